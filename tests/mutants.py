@@ -1,0 +1,307 @@
+"""Break the scripts on purpose, one line at a time, and see whether the tests notice.
+
+    python tests/mutants.py          # all mutants; exit code 1 if one survives
+    python tests/mutants.py D08 E1   # those of some tags
+
+Every mutant runs, in a copy of the project, against the one test that is there to catch it; for tags that is the
+one that docs/details.md names. So a test that cannot fail shows up as a survivor.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PPO, REINFORCE = "ppo_discrete.py", "reinforce_baseline.py"
+
+# tag or subject, script, line, its mutant, and the test, unless the table names it
+MUTANTS = [
+    ("D01", PPO, "obs[0] = obs[T]", "obs[0] = torch.as_tensor(envs.reset()[0])"),
+    ("D01", REINFORCE, "obs[0] = obs[T]", "pass"),
+    ("D02", PPO, "nn.init.orthogonal_(layer.weight, gain)", "nn.init.xavier_uniform_(layer.weight, gain)"),
+    ("D02", PPO, "nn.init.zeros_(layer.bias)", "pass"),
+    ("D02", REINFORCE, "gain=0.01)", "gain=1.0)"),
+    ("D03", PPO, "eps=1e-5", "eps=1e-8"),
+    ("D03", REINFORCE, "eps=1e-5", "eps=1e-4"),
+    ("D04", PPO, 'optimizer.param_groups[0]["lr"] = args.learning_rate * remaining', "pass"),
+    ("D04", PPO, "1 - iteration / num_iterations", "1 - (iteration + 1) / num_iterations"),
+    ("D05", PPO, "gamma * gae_lambda * alive * advantage", "0.0 * advantage"),
+    ("D05", PPO, "gamma * gae_lambda * alive * advantage", "gamma * gae_lambda * advantage"),
+    ("D05", PPO, "gamma * alive * values[t + 1]", "gamma * values[t + 1]"),
+    ("D06", PPO, "torch.randperm(B, generator=shuffler, device=device)", "torch.arange(B)"),
+    ("D06", PPO, "torch.randperm(B, generator=shuffler, device=device)", "torch.randint(B, (B,))"),
+    ("D07", PPO, "(advantages - advantages.mean()) / (advantages.std() + 1e-8)", "advantages"),
+    ("D07", PPO, "advantages - advantages.mean()", "advantages"),
+    ("D08", PPO, "-torch.min(ratio * advantages, clipped_ratio * advantages)", "-(ratio * advantages)"),
+    (
+        "D08",
+        PPO,
+        "-torch.min(ratio * advantages, clipped_ratio * advantages)",
+        "-(clipped_ratio * advantages)",
+    ),
+    ("D08", PPO, "-torch.min(ratio", "-torch.max(ratio"),
+    ("D08", PPO, "ratio.clamp(1 - args.clip_coef", "ratio.clamp(1 / (1 + args.clip_coef)"),
+    ("D09", PPO, "torch.max((value - batch.returns)", "torch.min((value - batch.returns)"),
+    (
+        "D09",
+        PPO,
+        "(value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)",
+        "value - batch.values",
+    ),
+    ("D10", PPO, "- args.ent_coef * entropy", ""),
+    ("D10", PPO, "- args.ent_coef * entropy", "+ args.ent_coef * entropy"),
+    ("D10", REINFORCE, "args.vf_coef * value_loss", "value_loss"),
+    ("D11", PPO, "clip_grad_norm_(agent.parameters(), args.max_grad_norm)", "torch.zeros(())"),
+    ("D11", REINFORCE, "clip_grad_norm_(agent.parameters()", "clip_grad_norm_(agent.actor.parameters()"),
+    ("D12", PPO, "(ratio - 1 - log_ratio).mean()", "-log_ratio.mean()"),
+    ("D12", PPO, "metric.detach()", "metric"),
+    ("D12", PPO, "((ratio - 1).abs() > args.clip_coef)", "(ratio - 1 > args.clip_coef)"),
+    ("D13", PPO, "self.critic(obs)", "self.critic[-1](self.actor[:-1](obs))"),
+    ("D37", PPO, "self.valid.dim() - 1", "0"),
+    ("D37", PPO, "torch.arange(choices.max()) < choices", "torch.arange(choices.max()) < choices.max()"),
+    ("X1", PPO, "replace(args, clip_coef=args.clip_coef * remaining)", "args"),
+    ("X1", PPO, "if args.anneal_clip else args", ""),
+    ("X3", PPO, 'if metrics["kl"] > args.target_kl', "if False"),
+    ("X3", PPO, 'if metrics["kl"] > args.target_kl', "if True"),
+    ("E1", PPO, "rewards[t, timeout] += args.gamma * agent(final_obs)[1]", "pass"),
+    ("E1", PPO, "truncated & ~terminated", "truncated"),
+    ("E1", REINFORCE, "truncated & ~terminated", "terminated | truncated"),
+    ("E1", REINFORCE, "+= args.gamma * agent", "+= agent"),
+    ("E1", REINFORCE, 'np.stack(infos["final_obs"][timeout])', "next_obs[timeout]"),
+    (
+        "death",
+        PPO,
+        "+= args.gamma * agent(final_obs)[1]",
+        "+= 0",
+        "test_train::test_a_time_limit_is_not_death",
+    ),
+    (
+        "death",
+        REINFORCE,
+        "+= args.gamma * agent(final_obs)[1]",
+        "+= 0",
+        "test_train::test_a_time_limit_is_not_death",
+    ),
+    ("lambda", PPO, "gae_lambda * alive", "alive", "test_gae::test_lambda_zero_is_the_td_error"),
+    ("lambda", PPO, "* alive * advantage", "* 0.5 * advantage", "test_gae::test_lambda_one_is_monte_carlo"),
+    (
+        "leak",
+        PPO,
+        "gae_lambda * alive",
+        "gae_lambda",
+        "test_gae::test_nothing_leaks_through_the_end_of_an_episode",
+    ),
+    ("ends", PPO, "gamma * alive * values[t + 1]", "gamma * values[t + 1]", "test_gae::test_one_transition"),
+    (
+        "ratio",
+        PPO,
+        "logprobs[t] = dist",
+        "logprobs[t] = 0.9 * dist",
+        "test_train::test_the_ratio_is_one_on_fresh_data",
+    ),
+    ("ratio", PPO, "obs[t + 1] =", "obs[t] =", "test_train::test_the_ratio_is_one_on_fresh_data"),
+    (
+        "first step",
+        PPO,
+        "log_ratio.exp()",
+        "(2 * log_ratio).exp()",
+        "test_loss::test_the_first_gradient_is_that_of_reinforce",
+    ),
+    (
+        "sibling",
+        PPO,
+        "torch.manual_seed(args.seed)",
+        "torch.manual_seed(args.seed + 1)",
+        "test_family::test_one_epoch",
+    ),
+    ("sibling", PPO, "generator=shuffler, ", "", "test_family::test_one_epoch_of_one_minibatch_is_reinforce"),
+    (
+        "sibling",
+        REINFORCE,
+        "0.5 * ((value",
+        "((value",
+        "test_family::test_one_epoch_of_one_minibatch_is_reinforce",
+    ),
+    (
+        "sibling",
+        REINFORCE,
+        "eps=1e-5",
+        "eps=1e-6",
+        "test_family::test_one_epoch_of_one_minibatch_is_reinforce",
+    ),
+    (
+        "value loss",
+        REINFORCE,
+        "0.5 * ((value",
+        "((value",
+        "test_loss::test_value_loss_is_half_the_squared_error",
+    ),
+    (
+        "baseline",
+        REINFORCE,
+        "if args.baseline else batch.returns",
+        "",
+        "test_loss::test_no_baseline_weighs_with_returns",
+    ),
+    (
+        "targets",
+        PPO,
+        "returns = advantages + values",
+        "returns = values",
+        "test_train::test_returns_are_built_from",
+    ),
+    (
+        "variance",
+        PPO,
+        "(returns - values).var()",
+        "(returns - values).square().mean()",
+        "test_loss::test_explained",
+    ),
+    ("variance", PPO, "if variance > 0 else math.nan", "", "test_loss::test_explained_variance"),
+    ("tanh", PPO, "nn.Tanh()", "nn.ReLU()", "test_agent::test_hidden_units_are_tanh"),
+    (
+        "unused",
+        PPO,
+        "self.valid, self.actor",
+        "self.valid | True, self.actor",
+        "test_agent::test_unused_logits",
+    ),
+    ("uniform", PPO, "gain=0.01)", "gain=1.0)", "test_agent::test_starts_close_to_uniform"),
+    ("score", PPO, "score[done] = 0", "pass", "test_train::test_returns_are_those_of_whole_episodes"),
+    (
+        "score",
+        PPO,
+        "episode_returns.extend(score[done])",
+        "episode_returns.extend(score)",
+        "test_train::test_returns_are_those",
+    ),
+    (
+        "evaluate",
+        PPO,
+        "score += reward * running",
+        "score += reward",
+        "test_train::test_evaluation_plays_one_whole",
+    ),
+    (
+        "evaluate",
+        PPO,
+        "dist.mode if args.eval_greedy else ",
+        "",
+        "test_train::test_evaluation_plays_one_whole_episode",
+    ),
+    (
+        "metrics",
+        PPO,
+        ".mean().item() for name in",
+        "[-1].item() for name in",
+        "test_train::test_metrics_are_means",
+    ),
+    ("seed", PPO, "torch.manual_seed(args.seed)", "pass", "test_train::test_same_seed_same_weights"),
+    (
+        "seed",
+        PPO,
+        "torch.manual_seed(args.seed)",
+        "torch.manual_seed(args.seed or time.time_ns())",
+        "test_train::test_same_seed",
+    ),
+    (
+        "seed",
+        PPO,
+        "SeedSequence(key)",
+        "SeedSequence(key[0] + key[1])",
+        "test_train::test_envs_of_neighbouring_seeds_differ",
+    ),
+    (
+        "seed",
+        PPO,
+        "env_seeds(N, args.seed, 0)",
+        "args.seed",
+        "test_train::test_envs_of_neighbouring_seeds_differ",
+    ),
+    (
+        "log",
+        PPO,
+        'log.append({"steps": steps} | row)',
+        'log.append({"steps": B} | row)',
+        "test_train::test_run_dir",
+    ),
+    ("log", PPO, "json.dumps(asdict(args)", "json.dumps(asdict(Args())", "test_train::test_run_dir"),
+    (
+        "flatten",
+        PPO,
+        "flatten = [gym.wrappers.FlattenObservation]",
+        "flatten = []",
+        "test_train::test_observations_that_can",
+    ),
+    ("mistake", PPO, "SystemExit(2)", "SystemExit(1)", "test_mistakes::test_from_the_shell"),
+    (
+        "mistake",
+        PPO,
+        "not low <= value <= high",
+        "(value < low or value > high)",
+        "test_mistakes::test_mistake",
+    ),
+    ("mistake", PPO, "B // args.num_minibatches < 2", "False", "test_mistakes::test_mistake"),
+    ("mistake", PPO, "or np.any(action_space.start)", "", "test_mistakes::test_mistake"),
+    ("mistake", PPO, "    check(args)\n", "", "test_mistakes::test_mistake"),
+    (
+        "neutral",
+        PPO,
+        '"clip_coef", "vf_clip_coef", ',
+        '"clip_coef", ',
+        "test_mistakes::test_neutral_values_are_not_mistakes",
+    ),
+]
+
+
+def named_in_the_table(tag):
+    row = re.search(rf"^\| {tag} \|.*`(\w+)\.py::(\w+)` \|$", (ROOT / "docs/details.md").read_text(), re.M)
+    return f"{row[1]}::{row[2]}"
+
+
+def survives(mutant):
+    subject, script, line, replacement, *test = mutant
+    file, name = (test[0] if test else named_in_the_table(subject)).split("::")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(
+            shutil.copytree(ROOT, f"{folder}/copy", ignore=shutil.ignore_patterns(".*", "runs", "wandb"))
+        )
+        source = (copy / script).read_text()
+        assert source.count(line), f"{script} has no {line}"
+        (copy / script).write_text(source.replace(line, replacement))
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-qx",
+            "-p",
+            "no:cacheprovider",
+            f"tests/{file}.py",
+            "-k",
+            name,
+        ]
+        result = subprocess.run(
+            command, cwd=copy, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        assert result.returncode in (0, 1), result.stdout + result.stderr  # 1: tests ran, and one failed
+        return result.returncode == 0
+
+
+def main(subjects):
+    mutants = [mutant for mutant in MUTANTS if not subjects or mutant[0] in subjects]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        verdicts = list(pool.map(survives, mutants))
+    for (subject, script, line, replacement, *_), survived in zip(mutants, verdicts, strict=True):
+        verdict = "SURVIVED" if survived else "caught"
+        print(f"{verdict:9} {subject:10} {script:22} {line.strip()}  ->  {replacement or 'nothing'}")
+    print(f"{len(mutants) - sum(verdicts)} of {len(mutants)} mutants caught")
+    return 1 if any(verdicts) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The networks: initialisation, sizes, and the distribution of actions."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture
+def make_agent(script, make_args):
+    def make(env_id):
+        envs = script.make_envs(make_args(script, env_id=env_id), 2)
+        torch.manual_seed(0)
+        return script.Agent(envs)
+
+    return make
+
+
+def test_orthogonal_weights_and_zero_biases(make_agent):
+    agent = make_agent("CartPole-v1")
+    layers = [module for module in agent.modules() if isinstance(module, nn.Linear)]
+    gains = [2**0.5, 2**0.5, 0.01, 2**0.5, 2**0.5, 1.0]  # actor, then critic
+    for layer, gain in zip(layers, gains, strict=True):
+        singular_values = torch.linalg.svdvals(layer.weight)
+        torch.testing.assert_close(singular_values, torch.full_like(singular_values, gain), rtol=1e-4, atol=0)
+        assert not layer.bias.any()
+
+
+def test_starts_close_to_uniform(make_agent):
+    dist, _ = make_agent("CartPole-v1")(torch.randn(256, 4))
+    assert (dist.base_dist.probs - 0.5).abs().max() < 0.02
+
+
+def test_actor_and_critic_share_nothing(make_agent):
+    agent = make_agent("CartPole-v1")
+    assert sum(p.numel() for p in agent.parameters()) == 9155
+    dist, value = agent(torch.randn(8, 4))
+    for part, output in ((agent.critic, dist.log_prob(torch.zeros(8)).sum()), (agent.actor, value.sum())):
+        gradients = torch.autograd.grad(output, part.parameters(), retain_graph=True, allow_unused=True)
+        assert gradients == (None,) * 6
+
+
+def test_hidden_units_are_tanh(make_agent):
+    agent = make_agent("CartPole-v1")
+    assert agent.actor[:2](torch.full((1, 4), 1e6)).abs().eq(1).all()
+    assert [type(module).__name__ for module in agent.actor] == ["Linear", "Tanh"] * 2 + ["Linear"]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "toy/Copy-v0"])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 5)])
+def test_shapes(make_agent, env_id, shape):
+    agent = make_agent(env_id)
+    obs_dim, components = (4, ()) if env_id == "CartPole-v1" else (9, (3,))
+    dist, value = agent(torch.randn(*shape, obs_dim))
+    action = dist.sample()
+    assert action.shape == (*shape, *components)
+    assert value.shape == dist.log_prob(action).shape == dist.entropy().shape == shape
+
+
+def test_multidiscrete_is_a_product_of_independent_choices(make_agent):
+    """log_prob and entropy against the table of all 3 x 2 x 4 actions."""
+    agent = make_agent("toy/Copy-v0")
+    nn.init.normal_(agent.actor[-1].weight, std=0.1)
+    dist, _ = agent(torch.randn(1, 9))
+    actions = torch.tensor(list(itertools.product(range(3), range(2), range(4))))
+    table = dist.log_prob(actions)
+    rows = dist.base_dist.probs[0]
+    by_hand = [rows[0, a] * rows[1, b] * rows[2, c] for a, b, c in actions]
+    torch.testing.assert_close(table.exp(), torch.stack(by_hand))
+    assert table.exp().sum().item() == pytest.approx(1)
+    assert dist.entropy().item() == pytest.approx(-(table.exp() * table).sum().item(), abs=1e-5)
+    sample = dist.expand((1000,)).sample()
+    assert [len(column.unique()) for column in sample.T] == [3, 2, 4]
+    assert (dist.mode[0] == rows.argmax(-1)).all()
+
+
+def test_unused_logits_get_no_gradient_and_no_nan(make_agent):
+    agent = make_agent("toy/Copy-v0")
+    dist, _ = agent(torch.randn(16, 9))
+    (dist.log_prob(dist.sample()) + dist.entropy()).sum().backward()
+    gradient = agent.actor[-1].weight.grad.view(3, 4, 64)
+    used = gradient.abs().sum(-1) > 0
+    assert used.tolist() == [[True, True, True, False], [True, True, False, False], [True, True, True, True]]
+    assert gradient.isfinite().all()

@@ -1,0 +1,98 @@
+"""Advantages against their definition, and against the special cases that one can write down."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ppo_discrete
+
+
+def draw(T=12, N=3, seed=0, done_rate=0.3):
+    random = np.random.default_rng(seed)
+    rewards, values = random.normal(size=(T, N)), random.normal(size=(T + 1, N))
+    terminated, truncated = random.random((2, T, N)) < done_rate
+    return rewards, values, terminated, truncated, random.normal(size=(T, N))
+
+
+def brute_force(rewards, values, terminated, truncated, final_values, gamma, gae_lambda):
+    """sum over k of (gamma lambda)^k delta[t + k], up to the end of the episode, in O(T^2)."""
+    T, N = rewards.shape
+    advantages = np.zeros((T, N))
+    for n in range(N):
+        for t in range(T):
+            for k in range(t, T):
+                if terminated[k, n]:
+                    next_value = 0.0
+                elif truncated[k, n]:
+                    next_value = final_values[k, n]
+                else:
+                    next_value = values[k + 1, n]
+                delta = rewards[k, n] + gamma * next_value - values[k, n]
+                advantages[t, n] += (gamma * gae_lambda) ** (k - t) * delta
+                if terminated[k, n] or truncated[k, n]:
+                    break
+    return advantages
+
+
+def as_the_rollout_does(script, rewards, values, terminated, truncated, final_values, gamma, gae_lambda):
+    """Time limits are paid out in the reward [E1], then both ends of an episode are the same to GAE."""
+    rewards = rewards + gamma * final_values * (truncated & ~terminated)
+    tensors = (torch.as_tensor(x, dtype=torch.float64) for x in (rewards, values, terminated | truncated))
+    return script.compute_gae(*tensors, gamma, gae_lambda).numpy()
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 20),
+    st.sampled_from([0, 0.1, 0.5, 1]),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_equals_the_double_sum_for_every_mix_of_ends(seed, T, done_rate, gamma, gae_lambda):
+    case = draw(T, 3, seed, done_rate)
+    result = as_the_rollout_does(ppo_discrete, *case, gamma, gae_lambda)
+    np.testing.assert_allclose(result, brute_force(*case, gamma, gae_lambda), atol=1e-9)
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_one_transition(script, terminated, truncated):
+    """reward 2, value 3, next value 5, final value 7: the target is 2, 2 + 0.9 * 7, or 2 + 0.9 * 5."""
+    case = (np.array([[x]]) for x in (2.0, terminated, truncated, 7.0))
+    reward, terminated, truncated, final_value = case
+    values = np.array([[3.0], [5.0]])
+    target = {(False, False): 6.5, (True, False): 2, (False, True): 8.3, (True, True): 2}
+    advantage = as_the_rollout_does(script, reward, values, terminated, truncated, final_value, 0.9, 0.5)
+    assert advantage == pytest.approx(target[terminated.item(), truncated.item()] - 3)
+
+
+def test_lambda_one_is_monte_carlo(script):
+    rewards, values, *_ = draw(done_rate=0)
+    returns, expected = values[-1], []
+    for reward in rewards[::-1]:
+        returns = reward + 0.97 * returns
+        expected.insert(0, returns)
+    tensors = (torch.as_tensor(x) for x in (rewards, values, np.zeros_like(rewards)))
+    advantages = script.compute_gae(*tensors, 0.97, 1.0)
+    np.testing.assert_allclose(advantages.numpy() + values[:-1], expected)
+
+
+def test_lambda_zero_is_the_td_error(script):
+    rewards, values, terminated, *_ = draw()
+    tensors = (torch.as_tensor(x, dtype=torch.float64) for x in (rewards, values, terminated))
+    td_error = rewards + 0.97 * values[1:] * ~terminated - values[:-1]
+    np.testing.assert_allclose(script.compute_gae(*tensors, 0.97, 0.0).numpy(), td_error)
+
+
+def test_nothing_leaks_through_the_end_of_an_episode(script):
+    rewards, values, dones = torch.randn(8, 2), torch.randn(9, 2), torch.zeros(8, 2)
+    dones[3] = 1
+    before = script.compute_gae(rewards, values, dones, 0.99, 0.95)
+    rewards[4:] += 1
+    values[4:] += 1
+    after = script.compute_gae(rewards, values, dones, 0.99, 0.95)
+    assert torch.equal(before[:4], after[:4])
+    assert not torch.equal(before[4:], after[4:])

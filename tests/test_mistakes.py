@@ -1,0 +1,107 @@
+"""One clear line on stderr and exit code 2, before a single step of an env; nothing is left on disk."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from conftest import SCRIPTS
+
+import ppo_discrete
+import reinforce_baseline
+
+MISTAKES = [
+    ({"env_id": "CartPol-v1"}, "Did you mean: `CartPole`"),
+    ({"env_id": "no_such_module:Foo-v0"}, "No module named 'no_such_module'"),
+    ({"env_id": "CartPole-v7"}, "`v0`, `v1`"),
+    ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) is neither Discrete"),
+    ({"env_id": "toy/Unplayable-v0"}, "neither Discrete nor MultiDiscrete from 0"),
+    ({"env_id": "toy/Sequence-v0"}, "cannot be flattened"),
+    ({"total_timesteps": 63}, "--total-timesteps 63 is less than a rollout of 64"),
+    ({"num_envs": 0}, "--num-envs 0 is not between 1 and"),
+    ({"num_steps": -4}, "--num-steps -4 is not"),
+    ({"eval_episodes": 0}, "--eval-episodes 0 is not"),
+    ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
+    ({"gamma": float("nan")}, "--gamma nan is not between 0 and 1"),
+    ({"gamma": 1.01}, "--gamma 1.01 is not between 0 and 1"),
+    ({"gae_lambda": -0.1}, "--gae-lambda -0.1 is not between 0 and 1"),
+    ({"learning_rate": -1e-3}, "--learning-rate -0.001 is not between 0 and"),
+    ({"learning_rate": float("inf")}, "--learning-rate inf is not between 0 and"),
+    ({"ent_coef": float("nan")}, "--ent-coef nan is not"),
+    ({"max_grad_norm": -1.0}, "--max-grad-norm -1.0 is not between 0 and inf"),
+    ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
+    ({"device": "gpu"}, "--device gpu is not here; there is"),
+    ({"run_dir": "tests"}, "--run-dir tests: File exists"),
+]
+PPO_MISTAKES = [
+    ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 64 steps"),
+    ({"num_minibatches": 64}, "--num-minibatches 64 does not divide 64 steps"),
+    ({"update_epochs": 0}, "--update-epochs 0 is not between 1 and"),
+    ({"clip_coef": float("nan")}, "--clip-coef nan is not between 0 and inf"),
+    ({"vf_clip_coef": -0.2}, "--vf-clip-coef -0.2 is not"),
+    ({"target_kl": -0.1}, "--target-kl -0.1 is not"),
+]
+
+
+class Sequence(gym.Env):
+    observation_space = gym.spaces.Sequence(gym.spaces.Discrete(3))
+    action_space = gym.spaces.Discrete(2)
+
+
+gym.register("toy/Sequence-v0", Sequence)
+
+
+@pytest.fixture
+def no_steps(monkeypatch):
+    def step(*args):
+        raise AssertionError("an env was stepped")
+
+    monkeypatch.setattr(gym.vector.SyncVectorEnv, "step", step)
+
+
+CASES = [(script, *case) for script in SCRIPTS for case in MISTAKES]
+CASES += [(ppo_discrete, *case) for case in PPO_MISTAKES]
+CASES += [(reinforce_baseline, {"num_envs": 1, "num_steps": 1}, "a rollout of one step has no spread")]
+
+
+@pytest.mark.parametrize(("script", "flags", "message"), CASES)
+def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd):
+    monkeypatch.chdir(Path(ppo_discrete.__file__).parent)
+    args = make_args(script, **flags)
+    with pytest.raises(SystemExit) as exit:
+        script.train(args)
+    out, err = capfd.readouterr()
+    assert exit.value.code == 2
+    assert out == ""
+    assert err.startswith(f"{script.__name__}.py: ") and err.count("\n") == 1
+    assert message in err
+    assert args.run_dir == "tests" or not Path(args.run_dir).exists()
+
+
+def test_neutral_values_are_not_mistakes(make_args):
+    inf = float("inf")
+    off = dict(
+        clip_coef=inf, vf_clip_coef=inf, max_grad_norm=inf, target_kl=inf, ent_coef=0.0, vf_coef=0.0, seed=0
+    )
+    ppo_discrete.train(make_args(ppo_discrete, total_timesteps=64, **off))
+
+
+def test_from_the_shell(script, tmp_path):
+    """The same, through the command line."""
+
+    def run(*flags):
+        return subprocess.run(
+            [sys.executable, script.__file__, *flags], cwd=tmp_path, capture_output=True, text=True
+        )
+
+    result = run("--env-id", "CartPol-v1")
+    assert result.returncode == 2 and result.stdout == "" and result.stderr.count("\n") == 1
+    result = run("--gama", "0.9")
+    assert result.returncode == 2 and "--gamma" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    result = run("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.splitlines()[-1].startswith("mean return ")
+    result = run("--help")
+    assert result.returncode == 0 and "--learning-rate FLOAT" in result.stdout
