@@ -84,9 +84,9 @@ def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
-        refuse(f"--env-id {args.env_id}: {obs_space} observations cannot be flattened to a vector")
+        refuse(f"{args.env_id} has {obs_space} observations, which cannot be flattened to a vector")
     if not isinstance(action_space, Discrete | MultiDiscrete) or np.any(action_space.start):
-        refuse(f"--env-id {args.env_id}: {action_space} is neither Discrete nor MultiDiscrete from 0")
+        refuse(f"{args.env_id} has {action_space} actions, not (Multi)Discrete from 0; try ppo_continuous.py")
     return envs
 
 

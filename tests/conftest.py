@@ -8,10 +8,13 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
+import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
-SCRIPTS = [reinforce_baseline, ppo_discrete]
+DISCRETE = [reinforce_baseline, ppo_discrete]
+PPO = [ppo_discrete, ppo_continuous]
+SCRIPTS = [reinforce_baseline, ppo_discrete, ppo_continuous]
 
 
 class Counter(gym.Env):
@@ -97,14 +100,31 @@ def script(request):
     return request.param
 
 
+@pytest.fixture(params=DISCRETE, ids=lambda script: script.__name__)
+def discrete(request):
+    """Each script with discrete actions."""
+    return request.param
+
+
+@pytest.fixture(params=PPO, ids=lambda script: script.__name__)
+def ppo(request):
+    """Each PPO script."""
+    return request.param
+
+
 @pytest.fixture
 def make_args(tmp_path):
-    """make_args(script, **flags) -> Args of a small run with a folder of its own."""
+    """make_args(script, **flags) -> Args of 4 rollouts of 64 steps, with a folder of their own."""
     number = itertools.count()
 
     def make(script, **flags):
         small = dict(total_timesteps=256, num_envs=4, num_steps=16, eval_episodes=1)
-        return script.Args(**small | dict(run_dir=str(tmp_path / f"run{next(number)}")) | flags)
+        small["run_dir"] = str(tmp_path / f"run{next(number)}")
+        if script in PPO:
+            small |= dict(update_epochs=4, num_minibatches=4)
+        if script is ppo_continuous:
+            small["env_id"] = "Pendulum-v1"
+        return script.Args(**small | flags)
 
     return make
 

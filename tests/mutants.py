@@ -3,8 +3,8 @@
     python tests/mutants.py          # all mutants; exit code 1 if one survives
     python tests/mutants.py D08 E1   # those of some tags
 
-Every mutant runs, in a copy of the project, against the one test that is there to catch it; for tags that is the
-one that docs/details.md names. So a test that cannot fail shows up as a survivor.
+Every mutant runs, in a copy of the project, against the test that is there to catch it (for a tag: the one in
+docs/details.md). So a test that cannot fail shows up as a survivor.
 """
 
 import os
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PPO, REINFORCE = "ppo_discrete.py", "reinforce_baseline.py"
+PPO, CONTINUOUS, REINFORCE = "ppo_discrete.py", "ppo_continuous.py", "reinforce_baseline.py"
 
 # tag or subject, script, line, its mutant, and the test, unless the table names it
 MUTANTS = [
@@ -256,6 +256,85 @@ MUTANTS = [
         '"clip_coef", ',
         "test_mistakes::test_neutral_values_are_not_mistakes",
     ),
+    ("D23", CONTINUOUS, "mean = self.actor(obs)", "mean = 0.5 * self.actor(obs)"),
+    ("D24", CONTINUOUS, "nn.Parameter(torch.zeros(self.shape))", "torch.zeros(self.shape)"),
+    ("D24", CONTINUOUS, "torch.zeros(self.shape)", "-torch.ones(self.shape)"),
+    ("D25", CONTINUOUS, "Independent(normal, len(self.shape))", "normal"),
+    ("D26", CONTINUOUS, "self.critic(obs)", "self.critic[-1](self.actor[:-1](obs))"),
+    ("D27", CONTINUOUS, "gym.wrappers.vector.ClipAction(envs)", "envs"),
+    ("D27", CONTINUOUS, "actions[t] = dist.sample()", "actions[t] = dist.sample().clamp(-0.5, 0.5)"),
+    ("D28", CONTINUOUS, "(obs.float() - self.obs_stats.mean) / self.obs_stats.std()", "obs.float()"),
+    ("D28", CONTINUOUS, "/ self.obs_stats.std()", "/ self.obs_stats.var"),
+    ("D29", CONTINUOUS, "obs = obs.clamp(-10, 10)", "pass"),
+    ("D29", CONTINUOUS, "obs = obs.clamp(-10, 10)", "obs = obs.clamp(-5, 5)"),
+    ("D30", CONTINUOUS, "rewards[t] /= agent.return_stats.std()", "pass"),
+    ("D30", CONTINUOUS, "args.gamma * discounted_return + rewards[t]", "rewards[t]"),
+    ("D30", CONTINUOUS, "discounted_return *= 1 - dones[t]", "pass"),
+    ("D31", CONTINUOUS, "rewards[t].clamp_(-10, 10)", "pass"),
+    (
+        "time limits",
+        CONTINUOUS,
+        "discounted_return *= 1 - dones[t]",
+        "discounted_return *= 1 - torch.as_tensor(terminated).float()",
+        "test_continuous::test_reward_scaling_restarts",
+    ),
+    (
+        "centred",
+        CONTINUOUS,
+        "rewards[t] /= agent",
+        "rewards[t] -= agent.return_stats.mean; rewards[t] /= agent",
+        "test_continuous::test_rewards_are_scaled_and_not_centred",
+    ),
+    (
+        "statistics",
+        CONTINUOUS,
+        "x.mean(0) - self.mean",
+        "x.mean() - self.mean",
+        "test_continuous::test_running_statistics",
+    ),
+    ("statistics", CONTINUOUS, "+ (1 - weight) * delta**2", "", "test_continuous::test_running_statistics"),
+    (
+        "statistics",
+        CONTINUOUS,
+        "agent.obs_stats.update(batch.obs)",
+        "pass",
+        "test_continuous::test_statistics_cover",
+    ),
+    (
+        "statistics",
+        CONTINUOUS,
+        "agent.obs_stats.update(batch.obs)",
+        "agent.obs_stats.update(obs.flatten(0, 1))",
+        "test_continuous::test_statistics_cover_each_rollout_once",
+    ),
+    (
+        "ratio",
+        CONTINUOUS,
+        "        # update\n",
+        "        agent.obs_stats.update(obs[:T].flatten(0, 1))\n",
+        "test_continuous::test_the_ratio_is_one",
+    ),
+    (
+        "final",
+        CONTINUOUS,
+        "agent(final_obs)[1]",
+        "agent(final_obs + 1)[1]",
+        "test_continuous::test_final_observations",
+    ),
+    (
+        "final",
+        CONTINUOUS,
+        "agent(final_obs)[1]",
+        "(agent.obs_stats.update(final_obs), agent(final_obs)[1])[1]",
+        "test_continuous::test_final_observations_are_normalised_and_not_counted",
+    ),
+    (
+        "buffers",
+        CONTINUOUS,
+        'self.register_buffer("mean", torch.zeros(shape))',
+        "self.mean = torch.zeros(shape)",
+        "test_continuous::test_statistics_travel_with_the_weights",
+    ),
 ]
 
 
@@ -294,13 +373,18 @@ def survives(mutant):
 
 def main(subjects):
     mutants = [mutant for mutant in MUTANTS if not subjects or mutant[0] in subjects]
+    survivors = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        verdicts = list(pool.map(survives, mutants))
-    for (subject, script, line, replacement, *_), survived in zip(mutants, verdicts, strict=True):
-        verdict = "SURVIVED" if survived else "caught"
-        print(f"{verdict:9} {subject:10} {script:22} {line.strip()}  ->  {replacement or 'nothing'}")
-    print(f"{len(mutants) - sum(verdicts)} of {len(mutants)} mutants caught")
-    return 1 if any(verdicts) else 0
+        for mutant, survived in zip(mutants, pool.map(survives, mutants), strict=True):
+            subject, script, line, replacement, *_ = mutant
+            verdict = "SURVIVED" if survived else "caught"
+            print(
+                f"{verdict:9} {subject:10} {script:22} {line.strip()}  ->  {replacement or 'nothing'}",
+                flush=True,
+            )
+            survivors += survived
+    print(f"{len(mutants) - survivors} of {len(mutants)} mutants caught")
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":

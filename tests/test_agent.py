@@ -8,11 +8,11 @@ from torch import nn
 
 
 @pytest.fixture
-def make_agent(script, make_args):
+def make_agent(discrete, make_args):
     def make(env_id):
-        envs = script.make_envs(make_args(script, env_id=env_id), 2)
+        envs = discrete.make_envs(make_args(discrete, env_id=env_id), 2)
         torch.manual_seed(0)
-        return script.Agent(envs)
+        return discrete.Agent(envs)
 
     return make
 

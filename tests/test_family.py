@@ -11,14 +11,16 @@ import pytest
 from conftest import SCRIPTS
 from test_train import same_weights
 
+import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
 ROOT = Path(ppo_discrete.__file__).parent
-NAMES = {"R": reinforce_baseline, "P": ppo_discrete}
-OWN = {
-    reinforce_baseline: {"Args", "Batch", "reinforce_loss", "check", "train"}
-}  # all else is as in ppo_discrete
+LETTERS = {reinforce_baseline: "R", ppo_discrete: "D", ppo_continuous: "C"}
+OWN = {  # all else is as in ppo_discrete
+    reinforce_baseline: {"Args", "Batch", "reinforce_loss", "check", "train"},
+    ppo_continuous: {"Args", "make_envs", "RunningStats", "Agent", "train"},
+}
 
 
 def definitions(module):
@@ -51,30 +53,31 @@ def test_one_epoch_of_one_minibatch_is_reinforce(make_args, env_id, flags):
 @pytest.mark.parametrize("module", OWN, ids=lambda module: module.__name__)
 def test_siblings_are_the_same_to_the_letter(module):
     ours, original = definitions(module), definitions(ppo_discrete)
-    assert list(ours) == [
-        name.replace("ppo_loss", "reinforce_loss") for name in original
-    ]  # in the same order
+    renamed = [name.replace("reinforce_loss", "ppo_loss") for name in ours if name != "RunningStats"]
+    assert renamed == list(original)  # in the same order
     assert {name for name in ours if ours[name] != original.get(name)} == OWN[module]
 
 
 def test_shared_flags_mean_the_same():
-    lines = [set(re.findall(r"^    \w+: .*", definitions(module)["Args"], re.M)) for module in SCRIPTS]
-    by_name = [{line.split(":")[0].strip(): line for line in args} for args in lines]
-    differ = {name for name in by_name[0].keys() & by_name[1].keys() if by_name[0][name] != by_name[1][name]}
-    assert differ == {"total_timesteps", "num_steps", "learning_rate", "gae_lambda", "norm_adv"}
+    """The comment of a flag, its help, is the same everywhere, whatever its default."""
+    meanings = {}
+    for module in SCRIPTS:
+        for name, comment in re.findall(r"^    (\w+): .*#(.*)", inspect.getsource(module.Args), re.M):
+            meanings.setdefault(name, set()).add(comment)
+    assert len(meanings) == 25
+    assert {name for name, comments in meanings.items() if len(comments) > 1} == {"norm_adv"}
 
 
 def test_tags_table_and_tests_agree(script):
     """Each tag once in a file, in just the files that the table names; each named test exists."""
-    letter = next(letter for letter, module in NAMES.items() if module is script)
     rows = re.findall(
         r"^\| ([DEX]\d+) \|.*\| ([A-Z ]+) \| `(\w+\.py)::(\w+)` \|$",
         (ROOT / "docs/details.md").read_text(),
         re.M,
     )
-    assert len(rows) == 17
+    assert len(rows) == 26
     tags = re.findall(r"# .*\[([DEX]\d+)\]", inspect.getsource(script).split('"""', 2)[2])
-    assert sorted(tags) == sorted(tag for tag, files, *_ in rows if letter in files.split())
+    assert sorted(tags) == sorted(tag for tag, files, *_ in rows if LETTERS[script] in files.split())
     for *_, file, name in rows:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), name
 
@@ -83,7 +86,7 @@ def test_no_function_is_longer_than_a_screen(script):
     lengths = {name: len(text.splitlines()) for name, text in definitions(script).items()}
     assert lengths.pop("train") <= 110
     assert max(lengths.values()) <= 36
-    assert len(inspect.getsource(script).splitlines()) <= 360
+    assert len(inspect.getsource(script).splitlines()) <= 390
 
 
 def test_readme_and_ci_run_the_same_tests():

@@ -93,24 +93,24 @@ def loss_name(module):
     return "ppo_loss" if module is not reinforce_baseline else "reinforce_loss"
 
 
-def test_overall_loss(script):
+def test_overall_loss(discrete):
     """policy loss 0.3, value loss 2, entropy 1.5: 0.3 + 0.5 * 2 - 0.01 * 1.5."""
     batch = batch_of(1, advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]))
-    args = script.Args(norm_adv=False, vf_coef=0.5, ent_coef=0.01)
-    if script is reinforce_baseline:
+    args = discrete.Args(norm_adv=False, vf_coef=0.5, ent_coef=0.01)
+    if discrete is reinforce_baseline:
         policy = Policy(torch.ones(1), 1.5)
     else:
         policy, args.vf_clip_coef = Policy(torch.zeros(1), 1.5), math.inf
-    loss, _ = getattr(script, loss_name(script))(policy, torch.zeros(1), batch, args)
+    loss, _ = getattr(discrete, loss_name(discrete))(policy, torch.zeros(1), batch, args)
     assert loss.item() == pytest.approx(1.285)
 
 
-def test_the_bonus_raises_entropy(script):
+def test_the_bonus_raises_entropy(discrete):
     logits = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
-    args = script.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.1)
+    args = discrete.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.1)
     before = Categorical(logits=logits)
     batch = batch_of(1, logprobs=before.log_prob(torch.zeros(1)).detach())
-    getattr(script, loss_name(script))(before, torch.zeros(1), batch, args)[0].backward()
+    getattr(discrete, loss_name(discrete))(before, torch.zeros(1), batch, args)[0].backward()
     assert Categorical(logits=logits - logits.grad).entropy() > before.entropy()
 
 
@@ -167,10 +167,10 @@ def test_no_baseline_weighs_with_returns():
     assert logprobs.grad.tolist() == [-2.5, -3.5]
 
 
-def test_explained_variance(script):
+def test_explained_variance(discrete):
     returns = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert script.explained_variance(returns, returns) == 1
-    assert script.explained_variance(returns + 5, returns) == 1
-    assert script.explained_variance(torch.full((2, 2), 9.0), returns) == 0
-    assert script.explained_variance(-returns, returns) == pytest.approx(-3)
-    assert math.isnan(script.explained_variance(returns, torch.ones(2, 2)))
+    assert discrete.explained_variance(returns, returns) == 1
+    assert discrete.explained_variance(returns + 5, returns) == 1
+    assert discrete.explained_variance(torch.full((2, 2), 9.0), returns) == 0
+    assert discrete.explained_variance(-returns, returns) == pytest.approx(-3)
+    assert math.isnan(discrete.explained_variance(returns, torch.ones(2, 2)))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from conftest import SCRIPTS
+from conftest import DISCRETE, PPO
 
+import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
@@ -15,8 +16,6 @@ MISTAKES = [
     ({"env_id": "CartPol-v1"}, "Did you mean: `CartPole`"),
     ({"env_id": "no_such_module:Foo-v0"}, "No module named 'no_such_module'"),
     ({"env_id": "CartPole-v7"}, "`v0`, `v1`"),
-    ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) is neither Discrete"),
-    ({"env_id": "toy/Unplayable-v0"}, "neither Discrete nor MultiDiscrete from 0"),
     ({"env_id": "toy/Sequence-v0"}, "cannot be flattened"),
     ({"total_timesteps": 63}, "--total-timesteps 63 is less than a rollout of 64"),
     ({"num_envs": 0}, "--num-envs 0 is not between 1 and"),
@@ -33,6 +32,10 @@ MISTAKES = [
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
     ({"device": "gpu"}, "--device gpu is not here; there is"),
     ({"run_dir": "tests"}, "--run-dir tests: File exists"),
+]
+DISCRETE_MISTAKES = [
+    ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) actions, not (Multi)Discrete"),
+    ({"env_id": "toy/Unplayable-v0"}, "Discrete(2, start=1) actions, not (Multi)Discrete from 0"),
 ]
 PPO_MISTAKES = [
     ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 64 steps"),
@@ -60,8 +63,10 @@ def no_steps(monkeypatch):
     monkeypatch.setattr(gym.vector.SyncVectorEnv, "step", step)
 
 
-CASES = [(script, *case) for script in SCRIPTS for case in MISTAKES]
-CASES += [(ppo_discrete, *case) for case in PPO_MISTAKES]
+CASES = [(script, *case) for script in (*DISCRETE, ppo_continuous) for case in MISTAKES]
+CASES += [(script, *case) for script in DISCRETE for case in DISCRETE_MISTAKES]
+CASES += [(script, *case) for script in PPO for case in PPO_MISTAKES]
+CASES += [(ppo_continuous, {"env_id": "CartPole-v1"}, "Discrete(2) actions, not Box; try ppo_discrete.py")]
 CASES += [(reinforce_baseline, {"num_envs": 1, "num_steps": 1}, "a rollout of one step has no spread")]
 
 
@@ -79,12 +84,12 @@ def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd
     assert args.run_dir == "tests" or not Path(args.run_dir).exists()
 
 
-def test_neutral_values_are_not_mistakes(make_args):
+def test_neutral_values_are_not_mistakes(ppo, make_args):
     inf = float("inf")
     off = dict(
         clip_coef=inf, vf_clip_coef=inf, max_grad_norm=inf, target_kl=inf, ent_coef=0.0, vf_coef=0.0, seed=0
     )
-    ppo_discrete.train(make_args(ppo_discrete, total_timesteps=64, **off))
+    ppo.train(make_args(ppo, total_timesteps=64, **off))
 
 
 def test_from_the_shell(script, tmp_path):
@@ -100,7 +105,8 @@ def test_from_the_shell(script, tmp_path):
     result = run("--gama", "0.9")
     assert result.returncode == 2 and "--gamma" in result.stderr
     assert list(tmp_path.iterdir()) == []
-    result = run("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
+    small = ("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
+    result = run(*small, "--env-id", "Pendulum-v1" if script is ppo_continuous else "CartPole-v1")
     assert result.returncode == 0 and result.stderr == ""
     assert result.stdout.splitlines()[-1].startswith("mean return ")
     result = run("--help")

@@ -10,6 +10,7 @@ import torch
 from conftest import Counter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
@@ -41,16 +42,16 @@ def steps_of_adam(monkeypatch):
 # ---- rollouts
 
 
-def test_rollouts_carry_on_where_the_last_one_stopped(script, make_args, record, monkeypatch):
+def test_rollouts_carry_on_where_the_last_one_stopped(discrete, make_args, record, monkeypatch):
     """3 envs x 5 steps, episodes of 3 steps: every row is the successor of the one before."""
     resets, reset = [], Counter.reset
     monkeypatch.setattr(Counter, "reset", lambda self, **kwargs: resets.append(self) or reset(self, **kwargs))
-    losses, inputs = record(script, loss_of(script)), record(script, "compute_gae")
-    args = make_args(script, env_id="toy/Terminates-v0", num_envs=3, num_steps=5, total_timesteps=50)
-    monkeypatch.setattr(script, "evaluate", lambda agent, args: [0.0])
-    if script is ppo_discrete:
+    losses, inputs = record(discrete, loss_of(discrete)), record(discrete, "compute_gae")
+    args = make_args(discrete, env_id="toy/Terminates-v0", num_envs=3, num_steps=5, total_timesteps=50)
+    monkeypatch.setattr(discrete, "evaluate", lambda agent, args: [0.0])
+    if discrete is ppo_discrete:
         args.update_epochs = args.num_minibatches = 1
-    script.train(args)
+    discrete.train(args)
     assert len(losses) == len(inputs) == 3  # 50 // 15 iterations
     assert len(resets) == 3 * (1 + 5)  # at the start, and at each of the 5 ends
     for iteration, ((_, _, batch, _), _) in enumerate(losses):
@@ -64,11 +65,11 @@ def test_rollouts_carry_on_where_the_last_one_stopped(script, make_args, record,
 
 
 @pytest.mark.parametrize("env_id", ["toy/Terminates-v0", "toy/TimesOut-v0", "toy/Both-v0"])
-def test_only_time_limits_are_bootstrapped(script, make_args, record, env_id):
+def test_only_time_limits_are_bootstrapped(discrete, make_args, record, env_id):
     """With a learning rate of 0 the critic that valued final_obs is the one that comes back."""
-    inputs = record(script, "compute_gae")
-    args = make_args(script, env_id=env_id, learning_rate=0.0, num_envs=2, total_timesteps=32, gamma=0.9)
-    agent, _ = script.train(args)
+    inputs = record(discrete, "compute_gae")
+    args = make_args(discrete, env_id=env_id, learning_rate=0.0, num_envs=2, total_timesteps=32, gamma=0.9)
+    agent, _ = discrete.train(args)
     [((rewards, values, dones, *_), _)] = inputs
     t = torch.arange(16)
     expected = (t % 3 + 1.0)[:, None].repeat(1, 2)
@@ -82,37 +83,40 @@ def test_only_time_limits_are_bootstrapped(script, make_args, record, env_id):
     torch.testing.assert_close(values[:-1], agent(first_obs)[1][:, None].expand(16, 2))
 
 
-def test_a_time_limit_is_not_death(script, make_args):
+def test_a_time_limit_is_not_death(discrete, make_args):
     """Reward 1 for ever is worth 1 / (1 - 0.99) = 100; as death, the limit makes it under 10."""
     flags = dict(num_envs=8, num_steps=32, learning_rate=0.02, anneal_lr=False, max_grad_norm=math.inf)
-    if script is ppo_discrete:
+    if discrete is ppo_discrete:
         flags |= dict(vf_clip_coef=math.inf)
     args = make_args(
-        script, env_id="toy/Ones-v0", total_timesteps=150_000 if script is ppo_discrete else 400_000, **flags
+        discrete,
+        env_id="toy/Ones-v0",
+        total_timesteps=150_000 if discrete is ppo_discrete else 400_000,
+        **flags,
     )
-    agent, _ = script.train(args)
+    agent, _ = discrete.train(args)
     assert agent(torch.ones(1, 1))[1].item() == pytest.approx(100, abs=5)
 
 
-def test_returns_are_those_of_whole_episodes(script, make_args):
-    args = make_args(script, env_id="toy/TimesOut-v0", num_steps=2, total_timesteps=64, eval_episodes=3)
-    _, log = script.train(args)
+def test_returns_are_those_of_whole_episodes(discrete, make_args):
+    args = make_args(discrete, env_id="toy/TimesOut-v0", num_steps=2, total_timesteps=64, eval_episodes=3)
+    _, log = discrete.train(args)
     assert math.isnan(log[0]["episode_return"])
     assert [row["episode_return"] for row in log[1:]] == [6.0] * 7
     assert log[-1]["eval_return"] == 6
 
 
-def test_evaluation_plays_one_whole_episode_per_env(script, make_args, monkeypatch):
-    args = make_args(script, env_id="CartPole-v1", eval_episodes=20)
-    agent = script.Agent(script.make_envs(args, 1))
+def test_evaluation_plays_one_whole_episode_per_env(discrete, make_args, monkeypatch):
+    args = make_args(discrete, env_id="CartPole-v1", eval_episodes=20)
+    agent = discrete.Agent(discrete.make_envs(args, 1))
     torch.manual_seed(0)
-    returns = script.evaluate(agent, args)
+    returns = discrete.evaluate(agent, args)
     assert len(set(returns)) > 5
     assert 15 < np.mean(returns) < 35  # a random policy's
     torch.nn.init.zeros_(agent.actor[-1].weight)
     agent.actor[-1].bias.data = torch.tensor([1.0, 0.0])
     args.eval_greedy = True
-    assert max(script.evaluate(agent, args)) <= 11  # always to the left
+    assert max(discrete.evaluate(agent, args)) <= 11  # always to the left
 
 
 # ---- optimisation
@@ -126,7 +130,7 @@ def test_adam_divides_by_an_epsilon_of_1e_5(script, make_args, record):
     optimizer.param_groups[0]["lr"] = 1.0
     optimizer.state.clear()
     parameters = optimizer.param_groups[0]["params"]
-    assert len(parameters) == 12
+    assert len(parameters) == 12 + (script is ppo_continuous)
     before = [p.detach().clone() for p in parameters]
     for p in parameters:
         p.grad = torch.full_like(p, 1e-5)
@@ -139,7 +143,7 @@ def test_learning_rate_schedule(script, make_args, steps_of_adam):
     args = make_args(script, total_timesteps=640, learning_rate=1e-3)
     _, log = script.train(args)
     per_iteration = len(steps_of_adam) // 10
-    assert per_iteration == (16 if script is ppo_discrete else 1)
+    assert per_iteration == (1 if script is reinforce_baseline else 16)
     expected = [1e-3 * (1 - i / 10) for i in range(10)]
     assert [lr for lr, _ in steps_of_adam] == pytest.approx(np.repeat(expected, per_iteration))
     assert [row["learning_rate"] for row in log] == pytest.approx(expected)
@@ -148,12 +152,12 @@ def test_learning_rate_schedule(script, make_args, steps_of_adam):
     assert {lr for lr, _ in steps_of_adam} == {1e-3}
 
 
-def test_clip_schedule(make_args, record):
-    losses = record(ppo_discrete, "ppo_loss")
-    ppo_discrete.train(make_args(ppo_discrete, clip_coef=0.4, anneal_clip=True))
+def test_clip_schedule(ppo, make_args, record):
+    losses = record(ppo, "ppo_loss")
+    ppo.train(make_args(ppo, clip_coef=0.4, anneal_clip=True))
     assert [args.clip_coef for (*_, args), _ in losses[::16]] == pytest.approx([0.4, 0.3, 0.2, 0.1])
     losses.clear()
-    ppo_discrete.train(make_args(ppo_discrete, clip_coef=0.4))
+    ppo.train(make_args(ppo, clip_coef=0.4))
     assert {args.clip_coef for (*_, args), _ in losses} == {0.4}
 
 
@@ -200,28 +204,28 @@ def test_the_ratio_is_one_on_fresh_data(make_args, record):
         assert len(losses) == 64
 
 
-def test_returns_are_built_from_raw_advantages(script, make_args, record):
-    batches = record(script, "Batch")
-    advantages = record(script, "compute_gae")
-    script.train(make_args(script, total_timesteps=64, env_id="toy/TimesOut-v0"))
+def test_returns_are_built_from_raw_advantages(discrete, make_args, record):
+    batches = record(discrete, "Batch")
+    advantages = record(discrete, "compute_gae")
+    discrete.train(make_args(discrete, total_timesteps=64, env_id="toy/TimesOut-v0"))
     (_, values, *_), result = advantages[0]
     _, batch = batches[0]
     torch.testing.assert_close(batch.advantages, result)
     torch.testing.assert_close(batch.returns, result + values[:-1])
 
 
-def test_target_kl_ends_the_update_after_an_epoch(make_args, record):
-    losses = record(ppo_discrete, "ppo_loss")
-    _, log = ppo_discrete.train(make_args(ppo_discrete, learning_rate=0.05, anneal_lr=False, target_kl=1e-6))
+def test_target_kl_ends_the_update_after_an_epoch(ppo, make_args, record):
+    losses = record(ppo, "ppo_loss")
+    _, log = ppo.train(make_args(ppo, learning_rate=0.05, anneal_lr=False, target_kl=1e-6))
     assert len(losses) == 4 * 4  # 4 rollouts of one epoch of 4 minibatches
     losses.clear()
-    ppo_discrete.train(make_args(ppo_discrete, learning_rate=0.0, target_kl=1e-6))
+    ppo.train(make_args(ppo, learning_rate=0.0, target_kl=1e-6))
     assert len(losses) == 4 * 16
 
 
-def test_metrics_are_means_over_the_update(make_args, record):
-    losses = record(ppo_discrete, "ppo_loss")
-    _, log = ppo_discrete.train(make_args(ppo_discrete, learning_rate=1e-2, total_timesteps=128))
+def test_metrics_are_means_over_the_update(ppo, make_args, record):
+    losses = record(ppo, "ppo_loss")
+    _, log = ppo.train(make_args(ppo, learning_rate=1e-2, total_timesteps=128))
     for iteration, row in enumerate(log):
         update = [metrics for _, (_, metrics) in losses[16 * iteration : 16 * iteration + 16]]
         for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_frac", "grad_norm"):
@@ -254,11 +258,11 @@ def test_envs_of_neighbouring_seeds_differ(script, make_args, record):
 # ---- what it leaves behind
 
 
-def test_run_dir(script, make_args, capsys):
-    args = make_args(script, env_id="toy/TimesOut-v0", gamma=0.9)
-    _, log = script.train(args)
+def test_run_dir(discrete, make_args, capsys):
+    args = make_args(discrete, env_id="toy/TimesOut-v0", gamma=0.9)
+    _, log = discrete.train(args)
     with open(f"{args.run_dir}/args.json") as file:
-        assert script.Args(**json.load(file)) == args
+        assert discrete.Args(**json.load(file)) == args
     events = EventAccumulator(args.run_dir, size_guidance={"scalars": 0}).Reload()
     assert set(events.Tags()["scalars"]) == set(log[-1]) - {"steps"}
     for name in set(log[0]) - {"steps"}:
@@ -270,19 +274,19 @@ def test_run_dir(script, make_args, capsys):
     assert lines[-1] == f"mean return 6.0 in 1 episodes of evaluation; see {args.run_dir}"
 
 
-def test_default_run_dir(script, make_args, tmp_path, monkeypatch):
+def test_default_run_dir(discrete, make_args, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    script.train(make_args(script, run_dir="", env_id="toy/TimesOut-v0", seed=7))
+    discrete.train(make_args(discrete, run_dir="", env_id="toy/TimesOut-v0", seed=7))
     [run_dir] = (tmp_path / "runs").iterdir()
-    assert run_dir.name.startswith(f"toy-TimesOut-v0__{script.__name__}__7__2")
+    assert run_dir.name.startswith(f"toy-TimesOut-v0__{discrete.__name__}__7__2")
 
 
 # ---- spaces
 
 
 @pytest.mark.parametrize("env_id", ["toy/Dict-v0", "FrozenLake-v1", "Blackjack-v1", "Acrobot-v1"])
-def test_observations_that_can_be_flattened(script, make_args, env_id):
-    _, log = script.train(make_args(script, env_id=env_id))
+def test_observations_that_can_be_flattened(discrete, make_args, env_id):
+    _, log = discrete.train(make_args(discrete, env_id=env_id))
     assert all(math.isfinite(row["policy_loss"]) for row in log)
 
 

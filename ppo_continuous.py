@@ -1,0 +1,378 @@
+"""Proximal Policy Optimization for continuous actions, the whole algorithm in one file.
+
+    python ppo_continuous.py                                   # HalfCheetah-v5, 1,000,000 steps
+    python ppo_continuous.py --env-id Hopper-v5 --seed 2       # --help lists every flag
+    git diff --no-index ppo_discrete.py ppo_continuous.py      # what continuous actions change
+
+Shapes  T steps of N envs are B = T * N samples, in minibatches of M. What describes a state (obs, values) has
+        T + 1 rows, what describes a transition (actions, logprobs, rewards, dones) has T.
+Tags    [D08] marks the line that implements detail 8 of docs/details.md; [E..] and [X..] go beyond the 37.
+"""
+
+import json
+import math
+import random
+import re
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+
+@dataclass
+class Args:
+    env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
+    seed: int = 1  # of networks, envs, action sampling and shuffling
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = 1  # of torch on the CPU: for networks this small, more are slower
+    run_dir: str = ""  # default: runs/<env>__<script>__<seed>__<time>
+    eval_episodes: int = 10  # episodes played after training
+    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+
+    total_timesteps: int = 1_000_000  # env steps, all envs together
+    num_envs: int = 1  # envs stepped together
+    num_steps: int = 2048  # steps of each env in a rollout
+    learning_rate: float = 3e-4  # of Adam
+    anneal_lr: bool = True  # down to zero, linearly
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
+    update_epochs: int = 10  # passes over a rollout
+    num_minibatches: int = 32  # gradient steps in a pass
+    norm_adv: bool = True  # normalise advantages, in each minibatch
+    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    anneal_clip: bool = False  # clip_coef down to zero, linearly
+    vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
+    vf_coef: float = 0.5  # weight of the value loss
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
+    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+
+
+class Batch(NamedTuple):
+    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of the policy that acted
+    advantages: Tensor
+    returns: Tensor  # targets of the critic
+    values: Tensor  # of the critic at rollout time
+
+
+def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
+    """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
+    flatten = [gym.wrappers.FlattenObservation]
+    try:
+        envs = gym.make_vec(args.env_id, num_envs, "sync", vector_kwargs=same_step, wrappers=flatten)  # [D01]
+    except (gym.error.Error, ImportError) as error:
+        refuse(f"--env-id {args.env_id}: {error}")
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    if not isinstance(obs_space, Box):
+        refuse(f"{args.env_id} has {obs_space} observations, which cannot be flattened to a vector")
+    if not isinstance(action_space, Box):
+        refuse(f"{args.env_id} has {action_space} actions, not Box; try ppo_discrete.py")
+    return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
+
+
+def layer_init(layer: nn.Linear, gain: float = 2**0.5) -> nn.Linear:
+    """Orthogonal weights scaled by gain, zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
+    """Two tanh layers of 64 units and a linear head, whose weights have the given gain."""
+    return nn.Sequential(
+        layer_init(nn.Linear(in_features, 64)),
+        nn.Tanh(),
+        layer_init(nn.Linear(64, 64)),
+        nn.Tanh(),
+        layer_init(nn.Linear(64, out_features), gain),
+    )
+
+
+class RunningStats(nn.Module):
+    """Mean and variance of all samples so far, as buffers: they are saved with the weights."""
+
+    def __init__(self, *shape: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("var", torch.ones(shape))
+        self.register_buffer("count", torch.tensor(1e-4))
+
+    def update(self, x: Tensor) -> None:
+        """Take in samples (n, *shape)."""
+        weight = len(x) / (self.count + len(x))
+        delta = x.mean(0) - self.mean
+        self.mean += weight * delta
+        self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)
+        self.count += len(x)
+
+    def std(self) -> Tensor:
+        return (self.var + 1e-8).sqrt()
+
+
+class Agent(nn.Module):
+    """Actor and critic: obs (..., obs_dim) -> distribution of actions, value (...)."""
+
+    def __init__(self, envs: gym.vector.VectorEnv):
+        super().__init__()
+        obs_dim, self.shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
+        self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
+        self.actor = mlp(obs_dim, math.prod(self.shape), gain=0.01)  # [D26] shares nothing with the critic
+        self.critic = mlp(obs_dim, 1, gain=1.0)
+        self.log_std = nn.Parameter(torch.zeros(self.shape))  # [D24]
+
+    def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
+        obs = (obs.float() - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
+        obs = obs.clamp(-10, 10)  # [D29]
+        mean = self.actor(obs).unflatten(-1, self.shape)
+        normal = Normal(mean, self.log_std.exp(), validate_args=False)  # [D23]
+        dist = Independent(normal, len(self.shape))  # [D25]
+        return dist, self.critic(obs).squeeze(-1)
+
+
+def compute_gae(rewards: Tensor, values: Tensor, dones: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+    """Generalized advantage estimation (arXiv 1506.02438).
+
+    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    """
+    advantages, advantage = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        alive = 1.0 - dones[t]
+        delta = rewards[t] + gamma * alive * values[t + 1] - values[t]
+        advantages[t] = advantage = delta + gamma * gae_lambda * alive * advantage  # [D05]
+    return advantages
+
+
+def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) -> tuple[Tensor, dict]:
+    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+
+    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    """
+    log_ratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
+    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
+    value_loss = 0.5 * value_error.mean()
+    entropy = dist.entropy().mean()
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = ((ratio - 1).abs() > args.clip_coef).float().mean()
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 a constant guess, NaN for equal returns."""
+    variance = returns.var()
+    return (1 - (returns - values).var() / variance).item() if variance > 0 else math.nan
+
+
+def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
+    """Zeros (rows, *space.shape) of the space's own type, except that all floats are float32."""
+    is_float = np.issubdtype(space.dtype, np.floating)
+    dtype = torch.float32 if is_float else torch.as_tensor(np.empty(0, space.dtype)).dtype
+    return torch.zeros((rows, *space.shape), dtype=dtype, device=device)
+
+
+def env_seeds(num_envs: int, *key: int) -> list[int]:
+    """Independent seeds from a key (with seed + i, runs of neighbouring seeds would share their envs)."""
+    return np.random.SeedSequence(key).generate_state(num_envs).tolist()
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit with code 2."""
+    print(f"{Path(__file__).name}: {mistake}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot be trained with, before anything is made."""
+    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
+    highest |= {"gamma": 1, "gae_lambda": 1, "seed": 2**32 - 1}
+    for name, value in vars(args).items():
+        low = 1 if type(value) is int and name != "seed" else 0  # counts start at 1
+        high = highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    B = args.num_steps * args.num_envs
+    if args.total_timesteps < B:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
+    if B % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    return torch.device(devices[0] if name == "auto" else name)
+
+
+def make_run_dir(args: Args) -> Path:
+    """A new folder for everything that the run writes, args.json first."""
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        refuse(f"--run-dir {run_dir}: {error.strerror}")
+    (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    return run_dir
+
+
+@torch.no_grad()
+def evaluate(agent: Agent, args: Args) -> list[float]:
+    """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    envs = make_envs(args, args.eval_episodes)
+    device = next(agent.parameters()).device
+    obs, _ = envs.reset(seed=env_seeds(envs.num_envs, args.seed, 1))
+    score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    while running.any():
+        dist, _ = agent(torch.as_tensor(obs, dtype=torch.float32).to(device))
+        action = dist.mode if args.eval_greedy else dist.sample()
+        obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+        score += reward * running
+        running &= ~(terminated | truncated)
+    envs.close()
+    return score.tolist()
+
+
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train from scratch -> the agent, and a dict of metrics per iteration."""
+    # setup
+    check(args)
+    T, N = args.num_steps, args.num_envs
+    B = T * N
+    M = B // args.num_minibatches
+    num_iterations = args.total_timesteps // B
+    device = pick_device(args.device)
+    torch.set_num_threads(args.threads)
+    envs = make_envs(args, N)
+    random.seed(args.seed)
+    np.random.seed(args.seed)
+    torch.manual_seed(args.seed)
+    shuffler = torch.Generator(device).manual_seed(args.seed)  # its own: actions stay as sampled
+    agent = Agent(envs).to(device)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    run_dir = make_run_dir(args)
+    writer = SummaryWriter(run_dir)
+    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}")
+
+    # storage
+    obs = buffer(T + 1, envs.observation_space, device)
+    actions = buffer(T, envs.action_space, device)
+    logprobs, rewards, dones = torch.zeros(3, T, N, device=device)
+    values = torch.zeros(T + 1, N, device=device)
+    score, episode_returns, log = np.zeros(N), deque(maxlen=100), []
+    discounted_return = torch.zeros(N, device=device)
+
+    obs[T] = torch.as_tensor(envs.reset(seed=env_seeds(N, args.seed, 0))[0])
+    start = time.perf_counter()
+    bar = tqdm(total=num_iterations * B, unit=" steps", unit_scale=True, disable=None)  # only on a terminal
+    for iteration in range(num_iterations):
+        remaining = 1 - iteration / num_iterations
+        if args.anneal_lr:
+            optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
+        annealed = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
+
+        # rollout
+        with torch.no_grad():
+            obs[0] = obs[T]  # carry on from where the last rollout stopped
+            for t in range(T):
+                dist, values[t] = agent(obs[t])
+                actions[t] = dist.sample()
+                logprobs[t] = dist.log_prob(actions[t])
+                next_obs, reward, terminated, truncated, infos = envs.step(actions[t].cpu().numpy())
+                done, timeout = terminated | truncated, truncated & ~terminated
+                dones[t] = torch.as_tensor(done)
+                rewards[t] = torch.as_tensor(reward)
+                discounted_return = args.gamma * discounted_return + rewards[t]
+                agent.return_stats.update(discounted_return)
+                rewards[t] /= agent.return_stats.std()  # [D30]
+                rewards[t].clamp_(-10, 10)  # [D31]
+                discounted_return *= 1 - dones[t]
+                if timeout.any():  # not a terminal state: add the value of what the reset replaced
+                    final_obs = torch.as_tensor(np.stack(infos["final_obs"][timeout])).to(obs)
+                    rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
+                obs[t + 1] = torch.as_tensor(next_obs)
+                score += reward
+                episode_returns.extend(score[done])
+                score[done] = 0
+            _, values[T] = agent(obs[T])
+
+        # update
+        advantages = compute_gae(rewards, values, dones, args.gamma, args.gae_lambda)
+        returns = advantages + values[:T]
+        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
+        batch = Batch(*(x.flatten(0, 1) for x in batch))
+        history = []
+        for _ in range(args.update_epochs):
+            for idx in torch.randperm(B, generator=shuffler, device=device).split(M):  # [D06]
+                minibatch = Batch(*(x[idx] for x in batch))
+                dist, value = agent(minibatch.obs)
+                loss, metrics = ppo_loss(dist, value, minibatch, annealed)
+                optimizer.zero_grad()
+                loss.backward()
+                metrics["grad_norm"] = clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [D11]
+                optimizer.step()
+                history.append(metrics)
+            if metrics["kl"] > args.target_kl:  # [X3]
+                break
+        agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
+
+        # log
+        steps = (iteration + 1) * B
+        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
+        row["explained_variance"] = explained_variance(values[:T], returns)
+        row["episode_return"] = sum(episode_returns) / len(episode_returns) if episode_returns else math.nan
+        row["learning_rate"] = optimizer.param_groups[0]["lr"]
+        row["steps_per_second"] = steps / (time.perf_counter() - start)
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        log.append({"steps": steps} | row)
+        shown = ("episode_return", "kl", "clip_frac", "entropy", "value_loss", "explained_variance")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.set_postfix_str(status, refresh=False)
+        bar.update(B)
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}")
+
+    # wrap up
+    bar.close()
+    envs.close()
+    log[-1]["eval_return"] = eval_return = float(np.mean(evaluate(agent, args)))
+    writer.add_scalar("eval_return", eval_return, steps)
+    writer.close()
+    print(f"mean return {eval_return:.1f} in {args.eval_episodes} episodes of evaluation; see {run_dir}")
+    return agent, log
+
+
+if __name__ == "__main__":
+    train(tyro.cli(Args, description=__doc__))

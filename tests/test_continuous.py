@@ -1,0 +1,313 @@
+"""Details 23 to 31: continuous actions, and the statistics that scale observations and rewards."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from conftest import Counter
+from gymnasium.spaces import Box
+from test_train import same_weights
+from torch.distributions import MultivariateNormal
+
+import ppo_continuous
+from ppo_continuous import Agent, RunningStats, make_envs, train
+
+
+class Bounded(gym.Env):
+    """Says which actions it was given. Observations are large, far from zero, and different in each env."""
+
+    observation_space = Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = Box(np.array([-0.5, 0.1]), np.array([0.5, np.inf]), dtype=np.float64)
+    seen = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.offset = 0 if seed is None else seed % 100
+        return self.obs(), {}
+
+    def step(self, action):
+        self.seen.append(action)
+        return self.obs(), 100.0, False, False, {}
+
+    def obs(self):
+        return 1000 + self.offset + 50 * self.np_random.normal(size=3)
+
+
+class Signed(Counter):
+    """Counter with a continuous action: episodes of 3 steps, reward 1, or -1 where the id says so."""
+
+    action_space = Box(-1, 1, (1,))
+
+    def __init__(self, reward=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.reward = reward
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, self.reward, terminated, truncated, info
+
+
+gym.register("toy/Bounded-v0", Bounded, max_episode_steps=50)
+gym.register("toy/Three-v0", Signed, kwargs={"terminates_after": 3})
+gym.register("toy/ThreeTimesOut-v0", Signed, max_episode_steps=3)
+gym.register("toy/MinusThree-v0", Signed, kwargs={"terminates_after": 3, "reward": -1.0})
+gym.register("toy/Zero-v0", Signed, kwargs={"terminates_after": 3, "reward": 0.0})
+
+
+@pytest.fixture
+def small(make_args):
+    """Args of a small run of ppo_continuous.py."""
+
+    def make(**flags):
+        sizes = dict(num_envs=2, num_steps=16, update_epochs=2, num_minibatches=4, total_timesteps=64)
+        return make_args(ppo_continuous, **sizes | flags)
+
+    return make
+
+
+@pytest.fixture
+def agent(small):
+    """A fresh agent for 3 observations and 2 actions."""
+    torch.manual_seed(0)
+    return Agent(make_envs(small(env_id="toy/Bounded-v0"), 1))
+
+
+# ---- the policy
+
+
+def test_log_density_of_a_normal(agent):
+    agent.log_std.data = torch.tensor([0.3, -0.7])
+    obs, action = torch.randn(5, 3), torch.randn(5, 2)
+    mean, std = agent.actor(obs), agent.log_std.exp()
+    by_hand = (-0.5 * ((action - mean) / std) ** 2 - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+    dist, _ = agent(obs)
+    torch.testing.assert_close(dist.log_prob(action), by_hand)
+    samples = agent(obs[0])[0].expand((20_000,)).sample()
+    torch.testing.assert_close(samples.mean(0), mean[0], atol=0.05, rtol=0)
+    torch.testing.assert_close(samples.std(0), std, rtol=0.05, atol=0)
+    assert torch.equal(dist.mode, mean)
+
+
+def test_log_std_is_one_learned_vector(agent, small):
+    stds = agent(1000 * torch.randn(7, 3))[0].base_dist.stddev
+    assert torch.equal(stds, torch.ones(7, 2))
+    assert agent(torch.zeros(3))[0].entropy().item() == pytest.approx(2 * 1.4189385)
+    trained, _ = train(small(env_id="toy/Bounded-v0"))
+    assert trained.log_std.shape == (2,)
+    assert (trained.log_std != 0).all()
+
+
+def test_action_components_are_independent(agent):
+    agent.log_std.data = torch.tensor([0.3, -0.7])
+    dist, value = agent(torch.randn(5, 3))
+    joint = MultivariateNormal(dist.mean, torch.diag(agent.log_std.exp() ** 2))
+    action = dist.sample()
+    assert dist.log_prob(action).shape == value.shape == (5,)
+    torch.testing.assert_close(dist.log_prob(action), joint.log_prob(action))
+    torch.testing.assert_close(dist.entropy(), joint.entropy())
+
+
+def test_networks_share_nothing(small):
+    agent = Agent(make_envs(small(env_id="HalfCheetah-v5"), 1))
+    assert sum(p.numel() for p in agent.parameters()) == 11_085
+    dist, value = agent(torch.randn(8, 17))
+    for part, output in ((agent.critic, dist.log_prob(torch.zeros(6)).sum()), (agent.actor, value.sum())):
+        gradients = torch.autograd.grad(output, part.parameters(), retain_graph=True, allow_unused=True)
+        assert gradients == (None,) * 6
+
+
+def test_env_gets_clipped_actions_and_the_buffer_unclipped_ones(small, record, monkeypatch):
+    monkeypatch.setattr(Bounded, "seen", [])
+    losses = record(ppo_continuous, "ppo_loss")
+    train(small(env_id="toy/Bounded-v0", num_steps=64, total_timesteps=128, num_minibatches=1))
+    seen = np.array(Bounded.seen)
+    assert seen.dtype == np.float64
+    assert seen[:, 0].min() == -0.5 and seen[:, 0].max() == 0.5
+    assert seen[:, 1].min() == pytest.approx(0.1) and seen[:, 1].max() > 1.5  # no upper bound
+    (_, _, batch, _), (_, metrics) = losses[0]
+    assert batch.actions.abs().max() > 2
+    assert batch.actions[:, 1].min() < -1
+    assert metrics["kl"].abs() < 1e-6 and metrics["clip_frac"] == 0
+
+
+# ---- observations
+
+
+def test_running_statistics_are_those_of_all_samples(agent):
+    torch.manual_seed(0)
+    samples = 7 + 3 * torch.randn(1000, 4)
+    stats, start = RunningStats(4), 0
+    for size in (1, 1, 5, 93, 400, 500):
+        stats.update(samples[start : start + size])
+        start += size
+    assert stats.count.item() == pytest.approx(1000)
+    torch.testing.assert_close(stats.mean, samples.mean(0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(stats.var, samples.var(0, correction=0), rtol=1e-4, atol=0)
+
+
+def test_observations_are_normalised(small, record):
+    """The actor's first layer sees mean 0 and standard deviation 1, from the second rollout on."""
+    inputs = []
+    losses = record(ppo_continuous, "ppo_loss")
+    agent, _ = train(small(env_id="toy/Bounded-v0", num_steps=512, total_timesteps=4096))
+    agent.actor[0].register_forward_hook(lambda module, args, output: inputs.append(args[0]))
+    raw = losses[-8][0][2].obs
+    agent(raw)
+    assert raw.mean() > 900 and raw.std() > 10
+    torch.testing.assert_close(inputs[0].mean(0), torch.zeros(3), atol=0.2, rtol=0)
+    torch.testing.assert_close(inputs[0].std(0), torch.ones(3), atol=0.2, rtol=0)
+
+
+def test_statistics_cover_each_rollout_once(small, record):
+    losses = record(ppo_continuous, "ppo_loss")
+    agent, _ = train(small(env_id="toy/Bounded-v0", num_minibatches=1, update_epochs=1, total_timesteps=96))
+    seen = torch.cat([batch.obs for (_, _, batch, _), _ in losses])
+    assert len(seen) == 96
+    assert agent.obs_stats.count.item() == pytest.approx(96, abs=1e-3)
+    torch.testing.assert_close(agent.obs_stats.mean, seen.mean(0), rtol=1e-4, atol=0)
+    torch.testing.assert_close(agent.obs_stats.var, seen.var(0, correction=0), rtol=1e-2, atol=0)
+
+
+def test_the_ratio_is_one_although_observations_are_normalised(small, record):
+    losses = record(ppo_continuous, "ppo_loss")
+    train(small(env_id="toy/Bounded-v0", total_timesteps=160, learning_rate=1e-2))
+    for i, ((dist, value, batch, _), _) in enumerate(losses):
+        ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
+        if i % 8 == 0:
+            torch.testing.assert_close(ratio, torch.ones(8), atol=1e-5, rtol=0)
+            torch.testing.assert_close(value, batch.values, atol=1e-5, rtol=1e-5)
+        else:
+            assert (ratio - 1).abs().max() > 1e-4
+
+
+def test_observations_are_clipped_after_normalisation(agent):
+    """With 500 samples of N(0, 1) an outlier of 1e6 could reach 10 and more; inside 10 nothing is cut."""
+    inputs = []
+    agent.actor[0].register_forward_hook(lambda module, args, output: inputs.append(args[0]))
+    torch.manual_seed(0)
+    agent.obs_stats.update(50 + 10 * torch.randn(500, 3))
+    agent(torch.tensor([[1e6, -1e6, 140.0]]))
+    assert inputs[0][0, :2].tolist() == [10, -10]
+    assert inputs[0][0, 2].item() == pytest.approx(9, abs=1)
+
+
+def test_all_envs_share_the_statistics(small):
+    """The same raw observation gives the same distribution, whichever of 4 envs it came from."""
+    agent, _ = train(small(env_id="toy/Bounded-v0", num_envs=4))
+    assert agent.obs_stats.mean.shape == (3,)
+    assert agent.return_stats.mean.shape == ()
+    obs = 1000 + 50 * torch.randn(3)
+    dist, value = agent(obs.expand(4, 3))
+    assert (dist.mean == dist.mean[0]).all() and (value == value[0]).all()
+
+
+def test_final_observations_are_normalised_and_not_counted(small, record):
+    """Learning rate 0, so that only the statistics change: each time limit pays gamma V(final_obs)."""
+    inputs = record(ppo_continuous, "compute_gae")
+    args = small(env_id="toy/ThreeTimesOut-v0", learning_rate=0.0, num_envs=1, num_steps=6, gamma=0.9)
+    args.total_timesteps, args.num_minibatches = 12, 1
+    agent, _ = train(args)
+    assert agent.obs_stats.count.item() == pytest.approx(12, abs=1e-3)
+    fresh = RunningStats(2)
+    rollouts = torch.tensor(
+        [[[float(episode), float(t)] for episode in (e, e + 1) for t in range(3)] for e in (0, 2)]
+    )
+    fresh.update(rollouts[0])  # what the second rollout was normalised with
+    agent.obs_stats.load_state_dict(fresh.state_dict())
+    (rewards, *_), _ = inputs[1]
+    final_obs = torch.tensor([[2.0, 3.0], [3.0, 3.0]])
+    scaled = rewards[[2, 5], 0] - 0.9 * agent(final_obs)[1].detach()
+    expected = 1 / torch.stack([RunningStats.std(stats) for stats in scaled_stats(12)])[[8, 11]]
+    torch.testing.assert_close(scaled, expected)
+
+
+def scaled_stats(steps, gamma=0.9):
+    """The return statistics after each of the steps of an env with reward 1 and episodes of 3 steps."""
+    stats, all_stats, G = RunningStats(), [], 0.0
+    for step in range(steps):
+        G = gamma * G + 1
+        stats.update(torch.tensor([G]))
+        copy = RunningStats()
+        copy.load_state_dict(stats.state_dict())
+        all_stats.append(copy)
+        G = 0.0 if step % 3 == 2 else G
+    return all_stats
+
+
+def test_evaluation_leaves_the_statistics_alone(small):
+    args = small(env_id="toy/Bounded-v0")
+    agent, _ = train(args)
+    before = {name: value.clone() for name, value in agent.state_dict().items()}
+    ppo_continuous.evaluate(agent, args)
+    assert all(torch.equal(value, before[name]) for name, value in agent.state_dict().items())
+
+
+def test_statistics_travel_with_the_weights(small):
+    args = small(env_id="toy/Bounded-v0", num_envs=4)
+    agent, _ = train(args)
+    copy = Agent(make_envs(args, 1))
+    copy.load_state_dict(agent.state_dict())
+    assert same_weights(agent, copy)
+    obs = 1000 + 50 * torch.randn(8, 3)
+    torch.testing.assert_close(copy(obs)[0].mean, agent(obs)[0].mean)
+
+
+# ---- rewards
+
+
+def rewards_of(record, small, **flags):
+    inputs = record(ppo_continuous, "compute_gae")
+    train(small(num_envs=1, num_steps=12, num_minibatches=1, total_timesteps=12, learning_rate=0.0, **flags))
+    [((rewards, *_), _)] = inputs
+    return rewards[:, 0]
+
+
+def test_reward_scaling_gives_the_published_sequence(small, record, monkeypatch):
+    """Reward 1, episodes of 3 steps, gamma 0.99: G is 1, 1.99, 2.97, 1, ...; the first, 70.7, is clipped."""
+    rewards = rewards_of(record, small, env_id="toy/Three-v0")
+    expected = [10, 2.02, 1.243, 1.224, 1.356, 1.243]
+    torch.testing.assert_close(rewards[:6], torch.tensor(expected), atol=1e-3, rtol=1e-3)
+
+
+def test_reward_scaling_restarts_at_time_limits_too(small, record, monkeypatch):
+    monkeypatch.setattr(Agent, "forward", no_value(Agent.forward))
+    ends = [rewards_of(record, small, env_id=f"toy/{name}-v0") for name in ("Three", "ThreeTimesOut")]
+    torch.testing.assert_close(*ends)
+
+
+def no_value(forward):
+    """The same policy with a value of 0, so that a time limit adds nothing to the reward."""
+
+    def wrapped(self, obs):
+        dist, value = forward(self, obs)
+        return dist, 0 * value
+
+    return wrapped
+
+
+def test_rewards_are_scaled_and_not_centred(small, record):
+    assert torch.equal(rewards_of(record, small, env_id="toy/Zero-v0"), torch.zeros(12))
+    record(ppo_continuous, "train")
+    minus = rewards_of(record, small, env_id="toy/MinusThree-v0")
+    plus = rewards_of(record, small, env_id="toy/Three-v0")
+    assert (minus < 0).all() and torch.equal(minus, -plus)
+
+
+def test_rewards_are_clipped_after_scaling(small, record):
+    """100 a step becomes less than 10 once the variance of the returns is known; the first one does not."""
+    rewards = rewards_of(record, small, env_id="toy/Bounded-v0")
+    assert rewards[0] == 10
+    assert (rewards[1:] < 10).all()
+
+
+# ---- envs
+
+
+@pytest.mark.parametrize(
+    "env_id", ["Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-v3", "BipedalWalker-v3"]
+)
+def test_runs(small, env_id):
+    _, log = train(small(env_id=env_id, num_envs=3, num_steps=20, total_timesteps=120))
+    assert all(math.isfinite(row["policy_loss"]) for row in log)
