@@ -184,7 +184,7 @@ def env_seeds(num_envs: int, *key: int) -> list[int]:
 
 def refuse(mistake: str) -> NoReturn:
     """Say in one line what is wrong, and exit with code 2."""
-    print(f"{Path(__file__).name}: {mistake}", file=sys.stderr)
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
     raise SystemExit(2)
 
 

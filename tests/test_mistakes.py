@@ -35,6 +35,7 @@ MISTAKES = [
 ]
 DISCRETE_MISTAKES = [
     ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) actions, not (Multi)Discrete"),
+    ({"env_id": "toy/LongSpace-v0"}, "actions, not (Multi)Discrete from 0"),
     ({"env_id": "toy/Unplayable-v0"}, "Discrete(2, start=1) actions, not (Multi)Discrete from 0"),
 ]
 PPO_MISTAKES = [
@@ -47,11 +48,19 @@ PPO_MISTAKES = [
 ]
 
 
+class LongSpace(gym.Env):
+    """Its action space takes several lines to print."""
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.MultiDiscrete([3] * 40, start=[1] * 40)
+
+
 class Sequence(gym.Env):
     observation_space = gym.spaces.Sequence(gym.spaces.Discrete(3))
     action_space = gym.spaces.Discrete(2)
 
 
+gym.register("toy/LongSpace-v0", LongSpace)
 gym.register("toy/Sequence-v0", Sequence)
 
 
@@ -92,22 +101,25 @@ def test_neutral_values_are_not_mistakes(ppo, make_args):
     ppo.train(make_args(ppo, total_timesteps=64, **off))
 
 
+def run(script, folder, *flags):
+    command = [sys.executable, script.__file__, *flags]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
 def test_from_the_shell(script, tmp_path):
-    """The same, through the command line."""
-
-    def run(*flags):
-        return subprocess.run(
-            [sys.executable, script.__file__, *flags], cwd=tmp_path, capture_output=True, text=True
-        )
-
-    result = run("--env-id", "CartPol-v1")
-    assert result.returncode == 2 and result.stdout == "" and result.stderr.count("\n") == 1
-    result = run("--gama", "0.9")
-    assert result.returncode == 2 and "--gamma" in result.stderr
+    result = run(script, tmp_path, "--env-id", "CartPol-v1")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert list(tmp_path.iterdir()) == []
-    small = ("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
-    result = run(*small, "--env-id", "Pendulum-v1" if script is ppo_continuous else "CartPole-v1")
-    assert result.returncode == 0 and result.stderr == ""
+    flags = ("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
+    env_id = "Pendulum-v1" if script is ppo_continuous else "CartPole-v1"
+    result = run(script, tmp_path, "--env-id", env_id, *flags)
+    assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("mean return ")
-    result = run("--help")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_unknown_flags_and_help(tmp_path):
+    result = run(ppo_discrete, tmp_path, "--gama", "0.9")
+    assert result.returncode == 2 and "--gamma" in result.stderr
+    result = run(ppo_discrete, tmp_path, "--help")
     assert result.returncode == 0 and "--learning-rate FLOAT" in result.stdout
