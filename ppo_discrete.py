@@ -256,7 +256,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    shuffler = torch.Generator(device).manual_seed(args.seed)  # its own: actions stay as sampled
+    shuffler = torch.Generator(device).manual_seed(args.seed)  # separate: shuffling leaves sampling alone
     agent = Agent(envs).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     run_dir = make_run_dir(args)

@@ -379,7 +379,7 @@ def main(subjects):
             subject, script, line, replacement, *_ = mutant
             verdict = "SURVIVED" if survived else "caught"
             print(
-                f"{verdict:9} {subject:10} {script:22} {line.strip()}  ->  {replacement or 'nothing'}",
+                f"{verdict:9} {subject:10} {script:22} {line.strip()}  ->  {replacement.strip() or 'nothing'}",
                 flush=True,
             )
             survivors += survived

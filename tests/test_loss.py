@@ -136,6 +136,7 @@ def test_advantages_are_normalised_for_the_policy_alone():
 def test_kl_and_clip_fraction():
     """Old probabilities 0.5, 0.5, 0.9, 0.1 and new ones 0.6, 0.4, 0.8, 0.2, worked out by hand."""
     old, new = torch.tensor([0.5, 0.5, 0.9, 0.1]).log(), torch.tensor([0.6, 0.4, 0.8, 0.2]).log()
+    new.requires_grad_()
     _, metrics = ppo_loss(Policy(new), torch.zeros(4), batch_of(4, logprobs=old), ppo_args(clip_coef=0.15))
     assert metrics["kl"].item() == pytest.approx(0.08859, abs=1e-5)
     assert metrics["clip_frac"].item() == 0.75
