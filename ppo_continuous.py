@@ -6,7 +6,8 @@
 
 Shapes  T steps of N envs are B = T * N samples, in minibatches of M. What describes a state (obs, values) has
         T + 1 rows, what describes a transition (actions, logprobs, rewards, dones) has T.
-Tags    [D08] marks the line that implements detail 8 of docs/details.md; [E..] and [X..] go beyond the 37.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; [E..] and [X..] are additions to the list.
 """
 
 import json
@@ -17,6 +18,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -36,10 +38,10 @@ from tqdm import tqdm
 @dataclass
 class Args:
     env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
-    seed: int = 1  # of networks, envs, action sampling and shuffling
+    seed: int = 1  # of everything random
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # of torch on the CPU: for networks this small, more are slower
-    run_dir: str = ""  # default: runs/<env>__<script>__<seed>__<time>
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     eval_episodes: int = 10  # episodes played after training
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
@@ -47,14 +49,14 @@ class Args:
     num_envs: int = 1  # envs stepped together
     num_steps: int = 2048  # steps of each env in a rollout
     learning_rate: float = 3e-4  # of Adam
-    anneal_lr: bool = True  # down to zero, linearly
+    anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
     update_epochs: int = 10  # passes over a rollout
     num_minibatches: int = 32  # gradient steps in a pass
     norm_adv: bool = True  # normalise advantages, in each minibatch
     clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
-    anneal_clip: bool = False  # clip_coef down to zero, linearly
+    anneal_clip: bool = False  # clip_coef, linearly towards zero
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
@@ -81,12 +83,12 @@ def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
         envs = gym.make_vec(args.env_id, num_envs, "sync", vector_kwargs=same_step, wrappers=flatten)  # [D01]
     except (gym.error.Error, ImportError) as error:
         refuse(f"--env-id {args.env_id}: {error}")
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
-        refuse(f"{args.env_id} has {obs_space} observations, which cannot be flattened to a vector")
-    if not isinstance(action_space, Box):
-        refuse(f"{args.env_id} has {action_space} actions, not Box; try ppo_discrete.py")
+        refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
+    if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
+        refuse(f"{args.env_id}: {action_space} actions, not a Box of floats (Discrete: ppo_discrete.py)")
     return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
 
 
@@ -134,18 +136,18 @@ class Agent(nn.Module):
 
     def __init__(self, envs: gym.vector.VectorEnv):
         super().__init__()
-        obs_dim, self.shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
+        obs_dim, self.action_shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
         self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
-        self.actor = mlp(obs_dim, math.prod(self.shape), gain=0.01)  # [D26] shares nothing with the critic
+        self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
-        self.log_std = nn.Parameter(torch.zeros(self.shape))  # [D24]
+        self.log_std = nn.Parameter(torch.zeros(self.action_shape))  # [D24]
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         obs = (obs.float() - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
         obs = obs.clamp(-10, 10)  # [D29]
-        mean = self.actor(obs).unflatten(-1, self.shape)
+        mean = self.actor(obs).reshape(*obs.shape[:-1], *self.action_shape)
         normal = Normal(mean, self.log_std.exp(), validate_args=False)  # [D23]
-        dist = Independent(normal, len(self.shape))  # [D25]
+        dist = Independent(normal, len(self.action_shape))  # [D25]
         return dist, self.critic(obs).squeeze(-1)
 
 
@@ -200,7 +202,7 @@ def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
 
 
 def env_seeds(num_envs: int, *key: int) -> list[int]:
-    """Independent seeds from a key (with seed + i, runs of neighbouring seeds would share their envs)."""
+    """Seeds from a key: the run's, and 0 to train, 1 to evaluate (seed + i would be shared by other runs)."""
     return np.random.SeedSequence(key).generate_state(num_envs).tolist()
 
 
@@ -213,9 +215,9 @@ def refuse(mistake: str) -> NoReturn:
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
     highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
-    highest |= {"gamma": 1, "gae_lambda": 1, "seed": 2**32 - 1}
+    highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
-        low = 1 if type(value) is int and name != "seed" else 0  # counts start at 1
+        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
@@ -237,7 +239,7 @@ def pick_device(name: str) -> torch.device:
 
 def make_run_dir(args: Args) -> Path:
     """A new folder for everything that the run writes, args.json first."""
-    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
     run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
         run_dir.mkdir(parents=True)
@@ -271,11 +273,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = args.total_timesteps // B
+    num_iterations = int(args.total_timesteps // B)
     device = pick_device(args.device)
     torch.set_num_threads(args.threads)
     envs = make_envs(args, N)
-    random.seed(args.seed)
+    random.seed(args.seed)  # for envs that draw from it, as from NumPy's
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     shuffler = torch.Generator(device).manual_seed(args.seed)  # separate: shuffling leaves sampling alone
@@ -283,7 +285,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     run_dir = make_run_dir(args)
     writer = SummaryWriter(run_dir)
-    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}")
+    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}", flush=True)
 
     # storage
     obs = buffer(T + 1, envs.observation_space, device)
@@ -300,7 +302,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
             optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
-        annealed = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
+        loss_args = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
 
         # rollout
         with torch.no_grad():
@@ -318,7 +320,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 rewards[t] /= agent.return_stats.std()  # [D30]
                 rewards[t].clamp_(-10, 10)  # [D31]
                 discounted_return *= 1 - dones[t]
-                if timeout.any():  # not a terminal state: add the value of what the reset replaced
+                if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs = torch.as_tensor(np.stack(infos["final_obs"][timeout])).to(obs)
                     rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
                 obs[t + 1] = torch.as_tensor(next_obs)
@@ -337,7 +339,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             for idx in torch.randperm(B, generator=shuffler, device=device).split(M):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 dist, value = agent(minibatch.obs)
-                loss, metrics = ppo_loss(dist, value, minibatch, annealed)
+                loss, metrics = ppo_loss(dist, value, minibatch, loss_args)
                 optimizer.zero_grad()
                 loss.backward()
                 metrics["grad_norm"] = clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [D11]
@@ -345,7 +347,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 history.append(metrics)
             if metrics["kl"] > args.target_kl:  # [X3]
                 break
-        agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
+        agent.obs_stats.update(batch.obs.float())  # not before: the update must see what the rollout saw
 
         # log
         steps = (iteration + 1) * B
@@ -361,8 +363,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(B)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
-            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}")
+        if bar.disable and 20 * (iteration + 1) % num_iterations < 20:  # 20 lines a run
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
     bar.close()

@@ -5,8 +5,9 @@
     git diff --no-index reinforce_baseline.py ppo_discrete.py  # what PPO adds to REINFORCE
 
 Shapes  T steps of N envs are B = T * N samples. What describes a state (obs, values) has
-        T + 1 rows, what describes a transition (actions, logprobs, rewards, dones) has T.
-Tags    [D08] marks the line that implements detail 8 of docs/details.md; [E..] and [X..] go beyond the 37.
+        T + 1 rows, what describes a transition (actions, rewards, dones) has T.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; [E1] is an addition to the list.
 """
 
 import json
@@ -17,6 +18,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -36,10 +38,10 @@ from tqdm import tqdm
 @dataclass
 class Args:
     env_id: str = "CartPole-v1"  # gymnasium id; "module:Name-v0" imports the module first
-    seed: int = 1  # of networks, envs, action sampling and shuffling
+    seed: int = 1  # of everything random
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # of torch on the CPU: for networks this small, more are slower
-    run_dir: str = ""  # default: runs/<env>__<script>__<seed>__<time>
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     eval_episodes: int = 10  # episodes played after training
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
@@ -47,7 +49,7 @@ class Args:
     num_envs: int = 4  # envs stepped together
     num_steps: int = 64  # steps of each env in a rollout
     learning_rate: float = 3e-3  # of Adam
-    anneal_lr: bool = True  # down to zero, linearly
+    anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 1.0  # 1 is Monte Carlo, 0 is one-step TD
     baseline: bool = True  # subtract the value from the return
@@ -74,12 +76,12 @@ def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
         envs = gym.make_vec(args.env_id, num_envs, "sync", vector_kwargs=same_step, wrappers=flatten)  # [D01]
     except (gym.error.Error, ImportError) as error:
         refuse(f"--env-id {args.env_id}: {error}")
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
-        refuse(f"{args.env_id} has {obs_space} observations, which cannot be flattened to a vector")
+        refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
     if not isinstance(action_space, Discrete | MultiDiscrete) or np.any(action_space.start):
-        refuse(f"{args.env_id} has {action_space} actions, not (Multi)Discrete from 0; try ppo_continuous.py")
+        refuse(f"{args.env_id}: {action_space} actions, not (Multi)Discrete from 0 (Box: ppo_continuous.py)")
     return envs
 
 
@@ -110,7 +112,7 @@ class Agent(nn.Module):
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
         # (n,) or (components, n): components with fewer choices than the largest leave logits unused.
         self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
-        self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] shares nothing with the critic
+        self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
@@ -163,7 +165,7 @@ def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
 
 
 def env_seeds(num_envs: int, *key: int) -> list[int]:
-    """Independent seeds from a key (with seed + i, runs of neighbouring seeds would share their envs)."""
+    """Seeds from a key: the run's, and 0 to train, 1 to evaluate (seed + i would be shared by other runs)."""
     return np.random.SeedSequence(key).generate_state(num_envs).tolist()
 
 
@@ -175,9 +177,9 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
-    highest = {"gamma": 1, "gae_lambda": 1, "seed": 2**32 - 1, "max_grad_norm": math.inf}
+    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     for name, value in vars(args).items():
-        low = 1 if type(value) is int and name != "seed" else 0  # counts start at 1
+        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
@@ -185,7 +187,7 @@ def check(args: Args) -> None:
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if B < 2:
-        refuse("--num-steps 1 --num-envs 1: a rollout of one step has no spread of advantages to learn from")
+        refuse("--num-steps 1 --num-envs 1 makes rollouts of one step, too short to learn from")
 
 
 def pick_device(name: str) -> torch.device:
@@ -199,7 +201,7 @@ def pick_device(name: str) -> torch.device:
 
 def make_run_dir(args: Args) -> Path:
     """A new folder for everything that the run writes, args.json first."""
-    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
     run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
         run_dir.mkdir(parents=True)
@@ -232,18 +234,18 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     check(args)
     T, N = args.num_steps, args.num_envs
     B = T * N
-    num_iterations = args.total_timesteps // B
+    num_iterations = int(args.total_timesteps // B)
     device = pick_device(args.device)
     torch.set_num_threads(args.threads)
     envs = make_envs(args, N)
-    random.seed(args.seed)
+    random.seed(args.seed)  # for envs that draw from it, as from NumPy's
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     agent = Agent(envs).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     run_dir = make_run_dir(args)
     writer = SummaryWriter(run_dir)
-    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}")
+    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}", flush=True)
 
     # storage
     obs = buffer(T + 1, envs.observation_space, device)
@@ -270,7 +272,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 done, timeout = terminated | truncated, truncated & ~terminated
                 dones[t] = torch.as_tensor(done)
                 rewards[t] = torch.as_tensor(reward)
-                if timeout.any():  # not a terminal state: add the value of what the reset replaced
+                if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs = torch.as_tensor(np.stack(infos["final_obs"][timeout])).to(obs)
                     rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
                 obs[t + 1] = torch.as_tensor(next_obs)
@@ -305,8 +307,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(B)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
-            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}")
+        if bar.disable and 20 * (iteration + 1) % num_iterations < 20:  # 20 lines a run
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
     bar.close()

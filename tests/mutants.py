@@ -257,9 +257,9 @@ MUTANTS = [
         "test_mistakes::test_neutral_values_are_not_mistakes",
     ),
     ("D23", CONTINUOUS, "mean = self.actor(obs)", "mean = 0.5 * self.actor(obs)"),
-    ("D24", CONTINUOUS, "nn.Parameter(torch.zeros(self.shape))", "torch.zeros(self.shape)"),
-    ("D24", CONTINUOUS, "torch.zeros(self.shape)", "-torch.ones(self.shape)"),
-    ("D25", CONTINUOUS, "Independent(normal, len(self.shape))", "normal"),
+    ("D24", CONTINUOUS, "nn.Parameter(torch.zeros(self.action_shape))", "torch.zeros(self.action_shape)"),
+    ("D24", CONTINUOUS, "torch.zeros(self.action_shape)", "-torch.ones(self.action_shape)"),
+    ("D25", CONTINUOUS, "Independent(normal, len(self.action_shape))", "normal"),
     ("D26", CONTINUOUS, "self.critic(obs)", "self.critic[-1](self.actor[:-1](obs))"),
     ("D27", CONTINUOUS, "gym.wrappers.vector.ClipAction(envs)", "envs"),
     ("D27", CONTINUOUS, "actions[t] = dist.sample()", "actions[t] = dist.sample().clamp(-0.5, 0.5)"),
@@ -376,12 +376,12 @@ def main(subjects):
     survivors = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for mutant, survived in zip(mutants, pool.map(survives, mutants), strict=True):
-            subject, script, line, replacement, *_ = mutant
-            verdict = "SURVIVED" if survived else "caught"
-            print(
-                f"{verdict:9} {subject:10} {script:22} {line.strip()}  ->  {replacement.strip() or 'nothing'}",
-                flush=True,
+            subject, script, *lines = mutant[:4]
+            verdict, change = (
+                "SURVIVED" if survived else "caught",
+                "  ->  ".join(line.strip() for line in lines),
             )
+            print(f"{verdict:9} {subject:10} {script:22} {change}", flush=True)
             survivors += survived
     print(f"{len(mutants) - survivors} of {len(mutants)} mutants caught")
     return 1 if survivors else 0

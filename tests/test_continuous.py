@@ -35,6 +35,16 @@ class Bounded(gym.Env):
         return 1000 + self.offset + 50 * self.np_random.normal(size=3)
 
 
+class Pixels(Counter):
+    """Observations are bytes, the action is a single number without a shape."""
+
+    observation_space = Box(0, 255, (4, 4), np.uint8)
+    action_space = Box(-1, 1, ())
+
+    def obs(self):
+        return np.full((4, 4), self.t, dtype=np.uint8)
+
+
 class Signed(Counter):
     """Counter with a continuous action: episodes of 3 steps, reward 1, or -1 where the id says so."""
 
@@ -53,6 +63,7 @@ gym.register("toy/Bounded-v0", Bounded, max_episode_steps=50)
 gym.register("toy/Three-v0", Signed, kwargs={"terminates_after": 3})
 gym.register("toy/ThreeTimesOut-v0", Signed, max_episode_steps=3)
 gym.register("toy/MinusThree-v0", Signed, kwargs={"terminates_after": 3, "reward": -1.0})
+gym.register("toy/Pixels-v0", Pixels, max_episode_steps=5)
 gym.register("toy/Zero-v0", Signed, kwargs={"terminates_after": 3, "reward": 0.0})
 
 
@@ -306,7 +317,7 @@ def test_rewards_are_clipped_after_scaling(small, record):
 
 
 @pytest.mark.parametrize(
-    "env_id", ["Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-v3", "BipedalWalker-v3"]
+    "env_id", ["Pendulum-v1", "LunarLanderContinuous-v3", "BipedalWalker-v3", "toy/Pixels-v0"]
 )
 def test_runs(small, env_id):
     _, log = train(small(env_id=env_id, num_envs=3, num_steps=20, total_timesteps=120))

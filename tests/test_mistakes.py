@@ -18,6 +18,7 @@ MISTAKES = [
     ({"env_id": "CartPole-v7"}, "`v0`, `v1`"),
     ({"env_id": "toy/Sequence-v0"}, "cannot be flattened"),
     ({"total_timesteps": 63}, "--total-timesteps 63 is less than a rollout of 64"),
+    ({"threads": 10**10}, "--threads 10000000000 is not between 1 and 1024"),
     ({"num_envs": 0}, "--num-envs 0 is not between 1 and"),
     ({"num_steps": -4}, "--num-steps -4 is not"),
     ({"eval_episodes": 0}, "--eval-episodes 0 is not"),
@@ -55,12 +56,18 @@ class LongSpace(gym.Env):
     action_space = gym.spaces.MultiDiscrete([3] * 40, start=[1] * 40)
 
 
+class IntegerBox(gym.Env):
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Box(0, 5, (2,), int)
+
+
 class Sequence(gym.Env):
     observation_space = gym.spaces.Sequence(gym.spaces.Discrete(3))
     action_space = gym.spaces.Discrete(2)
 
 
 gym.register("toy/LongSpace-v0", LongSpace)
+gym.register("toy/IntegerBox-v0", IntegerBox)
 gym.register("toy/Sequence-v0", Sequence)
 
 
@@ -75,8 +82,15 @@ def no_steps(monkeypatch):
 CASES = [(script, *case) for script in (*DISCRETE, ppo_continuous) for case in MISTAKES]
 CASES += [(script, *case) for script in DISCRETE for case in DISCRETE_MISTAKES]
 CASES += [(script, *case) for script in PPO for case in PPO_MISTAKES]
-CASES += [(ppo_continuous, {"env_id": "CartPole-v1"}, "Discrete(2) actions, not Box; try ppo_discrete.py")]
-CASES += [(reinforce_baseline, {"num_envs": 1, "num_steps": 1}, "a rollout of one step has no spread")]
+CASES += [
+    (
+        ppo_continuous,
+        {"env_id": "CartPole-v1"},
+        "Discrete(2) actions, not a Box of floats (Discrete: ppo_discrete.py)",
+    )
+]
+CASES += [(ppo_continuous, {"env_id": "toy/IntegerBox-v0"}, "int64) actions, not a Box of floats")]
+CASES += [(reinforce_baseline, {"num_envs": 1, "num_steps": 1}, "rollouts of one step")]
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), CASES)
@@ -95,10 +109,8 @@ def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd
 
 def test_neutral_values_are_not_mistakes(ppo, make_args):
     inf = float("inf")
-    off = dict(
-        clip_coef=inf, vf_clip_coef=inf, max_grad_norm=inf, target_kl=inf, ent_coef=0.0, vf_coef=0.0, seed=0
-    )
-    ppo.train(make_args(ppo, total_timesteps=64, **off))
+    off = dict(clip_coef=inf, vf_clip_coef=inf, max_grad_norm=inf, target_kl=inf, ent_coef=0, vf_coef=0.0)
+    ppo.train(make_args(ppo, total_timesteps=64.0, seed=0, **off))  # a float, as from total_timesteps=1e6
 
 
 def run(script, folder, *flags):
