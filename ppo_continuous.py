@@ -4,8 +4,8 @@
     python ppo_continuous.py --env-id Hopper-v5 --seed 2       # --help lists every flag
     git diff --no-index ppo_discrete.py ppo_continuous.py      # what continuous actions change
 
-Shapes  T steps of N envs are B = T * N samples, in minibatches of M. What describes a state (obs, values) has T + 1 rows,
-        what describes a transition (actions, rewards, dones) has T.
+Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
+        What describes a state (obs, values) has T + 1 rows, what describes a transition (rewards, dones) has T.
 
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
 """
