@@ -5,7 +5,7 @@
     git diff --no-index ppo_discrete.py ppo_continuous.py      # what continuous actions change
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
-        What describes a state (obs, values) has T + 1 rows, what describes a transition (rewards, dones) has T.
+        What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
 
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
 """
