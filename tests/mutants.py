@@ -329,6 +329,13 @@ MUTANTS = [
         "test_continuous::test_final_observations_are_normalised_and_not_counted",
     ),
     (
+        "E1",
+        CONTINUOUS,
+        "+= args.gamma * agent(final_obs)[1]",
+        "+= 0",
+        "test_continuous::test_final_observations_are",
+    ),
+    (
         "buffers",
         CONTINUOUS,
         'self.register_buffer("mean", torch.zeros(shape))',
