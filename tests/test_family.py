@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import SCRIPTS
+from mutants import MUTANTS
 from test_train import same_weights
 
 import ppo_continuous
@@ -80,6 +81,11 @@ def test_tags_table_and_tests_agree(script):
     assert sorted(tags) == sorted(tag for tag, files, *_ in rows if LETTERS[script] in files.split())
     for *_, file, name in rows:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), name
+
+
+def test_mutants_are_of_lines_that_exist():
+    for _, script, line, *_ in MUTANTS:
+        assert line in (ROOT / script).read_text(), f"{script} has no {line}"
 
 
 def test_no_function_is_longer_than_a_screen(script):
