@@ -111,13 +111,13 @@ def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
 
 
 class RunningStats(nn.Module):
-    """Mean and variance of all samples so far, as buffers: they are saved with the weights."""
+    """Mean and variance of all samples so far, as buffers: part of the state_dict, as weights are."""
 
     def __init__(self, *shape: int):
         super().__init__()
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
-        self.register_buffer("count", torch.tensor(1e-4))
+        self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
 
     def update(self, x: Tensor) -> None:
         """Take in samples (n, *shape)."""
@@ -293,7 +293,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     logprobs, rewards, dones = torch.zeros(3, T, N, device=device)
     values = torch.zeros(T + 1, N, device=device)
     score, episode_returns, log = np.zeros(N), deque(maxlen=100), []
-    discounted_return = torch.zeros(N, device=device)
+    discounted_return = torch.zeros(N, device=device)  # of the rewards so far, whose spread scales rewards
 
     obs[T] = torch.as_tensor(envs.reset(seed=env_seeds(N, args.seed, 0))[0])
     start = time.perf_counter()
