@@ -40,7 +40,7 @@ class Args:
     env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
     seed: int = 1  # of everything random
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    threads: int = 1  # of torch on the CPU: for networks this small, more are slower
+    threads: int = 1  # on the CPU; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     eval_episodes: int = 10  # episodes played after training
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
@@ -92,7 +92,7 @@ def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
     return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
 
 
-def layer_init(layer: nn.Linear, gain: float = 2**0.5) -> nn.Linear:
+def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Linear:
     """Orthogonal weights scaled by gain, zero biases."""
     nn.init.orthogonal_(layer.weight, gain)  # [D02]
     nn.init.zeros_(layer.bias)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
+import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
 DISCRETE = [reinforce_baseline, ppo_discrete]
-PPO = [ppo_discrete, ppo_continuous]
-SCRIPTS = [reinforce_baseline, ppo_discrete, ppo_continuous]
+PPO = [ppo_discrete, ppo_continuous, ppo_atari]
+SCRIPTS = [reinforce_baseline, *PPO]
 
 
 class Counter(gym.Env):
@@ -124,6 +125,8 @@ def make_args(tmp_path):
             small |= dict(update_epochs=4, num_minibatches=4)
         if script is ppo_continuous:
             small["env_id"] = "Pendulum-v1"
+        if script is ppo_atari:
+            small["threads"] = 1
         return script.Args(**small | flags)
 
     return make

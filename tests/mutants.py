@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PPO, CONTINUOUS, REINFORCE = "ppo_discrete.py", "ppo_continuous.py", "reinforce_baseline.py"
+PPO, CONTINUOUS = "ppo_discrete.py", "ppo_continuous.py"
+ATARI, REINFORCE = "ppo_atari.py", "reinforce_baseline.py"
 
 # tag or subject, script, line, its mutant, and the test, unless the table names it
 # fmt: off
@@ -169,6 +170,41 @@ MUTANTS = [
      "test_continuous::test_final_observations_are"),
     ("buffers", CONTINUOUS, 'self.register_buffer("mean", torch.zeros(shape))',
      "self.mean = torch.zeros(shape)", "test_continuous::test_statistics_travel_with_the_weights"),
+    ("D14", ATARI, "noop_max=31", "noop_max=30"),
+    ("D14", ATARI, "noop_max=31", "noop_max=1"),
+    ("D15", ATARI, "frameskip=4", "frameskip=3"),
+    ("D15", ATARI, "frameskip=4", "frameskip=4, maxpool=False"),
+    ("D16", ATARI, 'done | (args.episodic_life & infos["life_lost"])', "done"),
+    ("D16", ATARI, 'args.episodic_life & infos["life_lost"]', 'infos["life_lost"]'),
+    ("D16", ATARI, "frameskip=4", "frameskip=4, episodic_life=True"),
+    ("D17", ATARI, "np.where(self.starts, self.fire, actions)", "actions"),
+    ("D17", ATARI, "np.where(self.starts, self.fire, actions)", "np.full_like(actions, self.fire)",
+     "test_atari::test_fire_is_not_pressed_where_the_agent_acts"),
+    ("D17", ATARI, 'infos["life_lost"] | terminated | truncated', "terminated | truncated"),
+    ("D18", ATARI, "img_height=84", "img_height=84, grayscale=False"),
+    ("D18", ATARI, "img_height=84", "img_height=80"),
+    ("D19", ATARI, "np.sign(reward)", "np.clip(reward, -10, 10)"),
+    ("D19", ATARI, "score += reward", "score += np.sign(reward)"),
+    ("D20", ATARI, "stack_num=4", "stack_num=3"),
+    ("D21", ATARI, "self.actor(features)", "self.actor(self.trunk(obs / 255))"),
+    ("D21", ATARI, "self.critic(features)", "self.critic(features.detach())"),
+    ("D22", ATARI, "self.trunk(obs / 255)", "self.trunk(obs)"),
+    ("D22", ATARI, "buffer(T + 1, envs.observation_space, device)",
+     "buffer(T + 1, envs.observation_space, device).float()"),
+    ("lives", ATARI, '& (infos["lives"] > 0)', "",
+     "test_atari::test_frames_rewards_and_ends_are_those_of_the_classic_wrappers"),
+    ("lives", ATARI, 'infos["lives"] < self.lives', 'infos["lives"] != self.lives',
+     "test_atari::test_an_extra_life_is_no_end"),
+    ("protocol", ATARI, "reward_clipping=False", "reward_clipping=True",
+     "test_atari::test_frames_rewards_and_ends_are_those_of_the_classic_wrappers"),
+    ("protocol", ATARI, "repeat_action_probability=args.sticky_actions,", "",
+     "test_atari::test_protocol_is_explicit"),
+    ("metadata", ATARI, "envs.metadata = dict(envs.metadata)", "pass",
+     "test_atari::test_another_game_leaves_ours_alone"),
+    ("E1", ATARI, "+= args.gamma * agent(final_obs)[1]", "+= 0", "test_atari::test_only_time_limits"),
+    ("E1", ATARI, "truncated & ~terminated", "done", "test_atari::test_only_time_limits_are_bootstrapped"),
+    ("ratio", ATARI, "logprobs[t] = dist", "logprobs[t] = 0.9 * dist",
+     "test_atari::test_the_ratio_is_one_on_fresh_data"),
 ]
 # fmt: on
 

@@ -12,15 +12,17 @@ from conftest import SCRIPTS
 from mutants import MUTANTS
 from test_train import same_weights
 
+import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
 ROOT = Path(ppo_discrete.__file__).parent
-LETTERS = {reinforce_baseline: "R", ppo_discrete: "D", ppo_continuous: "C"}
+LETTERS = {reinforce_baseline: "R", ppo_discrete: "D", ppo_continuous: "C", ppo_atari: "A"}
 OWN = {  # all else is as in ppo_discrete
     reinforce_baseline: {"Args", "Batch", "reinforce_loss", "check", "train"},
     ppo_continuous: {"Args", "make_envs", "RunningStats", "Agent", "train"},
+    ppo_atari: {"Args", "Lives", "make_envs", "Agent", "check", "train"},
 }
 
 
@@ -54,8 +56,10 @@ def test_one_epoch_of_one_minibatch_is_reinforce(make_args, env_id, flags):
 @pytest.mark.parametrize("module", OWN, ids=lambda module: module.__name__)
 def test_siblings_are_the_same_to_the_letter(module):
     ours, original = definitions(module), definitions(ppo_discrete)
-    renamed = [name.replace("reinforce_loss", "ppo_loss") for name in ours if name != "RunningStats"]
-    assert renamed == list(original)  # in the same order
+    renamed = [name.replace("reinforce_loss", "ppo_loss") for name in ours]
+    shared = [name for name in renamed if name in original]
+    assert shared == [name for name in original if name in renamed]  # in the same order
+    assert set(original) - set(renamed) == ({"mlp"} if module is ppo_atari else set())
     assert {name for name in ours if ours[name] != original.get(name)} == OWN[module]
 
 
@@ -65,8 +69,9 @@ def test_shared_flags_mean_the_same():
     for module in SCRIPTS:
         for name, comment in re.findall(r"^    (\w+): .*#(.*)", inspect.getsource(module.Args), re.M):
             meanings.setdefault(name, set()).add(comment)
-    assert len(meanings) == 25
-    assert {name for name, comments in meanings.items() if len(comments) > 1} == {"norm_adv"}
+    assert len(meanings) == 28
+    own = {"norm_adv", "env_id", "total_timesteps"}
+    assert {name for name, comments in meanings.items() if len(comments) > 1} == own
 
 
 def test_tags_table_and_tests_agree(script):
@@ -76,7 +81,7 @@ def test_tags_table_and_tests_agree(script):
         (ROOT / "docs/details.md").read_text(),
         re.M,
     )
-    assert len(rows) == 26
+    assert len(rows) == 35
     tags = re.findall(r"# .*\[([DEX]\d+)\]", inspect.getsource(script).split('"""', 2)[2])
     assert sorted(tags) == sorted(tag for tag, files, *_ in rows if LETTERS[script] in files.split())
     for *_, file, name in rows:

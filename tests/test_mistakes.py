@@ -4,19 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ale_py
 import gymnasium as gym
 import pytest
-from conftest import DISCRETE, PPO
+from conftest import DISCRETE, PPO, SCRIPTS
 
+import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 
 MISTAKES = [
-    ({"env_id": "CartPol-v1"}, "Did you mean: `CartPole`"),
-    ({"env_id": "no_such_module:Foo-v0"}, "No module named 'no_such_module'"),
-    ({"env_id": "CartPole-v7"}, "`v0`, `v1`"),
-    ({"env_id": "toy/Sequence-v0"}, "cannot be flattened"),
     ({"total_timesteps": 63}, "--total-timesteps 63 is less than a rollout of 64"),
     ({"threads": 10**10}, "--threads 10000000000 is not between 1 and 1024"),
     ({"num_envs": 0}, "--num-envs 0 is not between 1 and"),
@@ -33,6 +31,21 @@ MISTAKES = [
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
     ({"device": "gpu"}, "--device gpu is not here; there is"),
     ({"run_dir": "tests"}, "--run-dir tests: File exists"),
+]
+VECTOR_MISTAKES = [
+    ({"env_id": "CartPol-v1"}, "Did you mean: `CartPole`"),
+    ({"env_id": "no_such_module:Foo-v0"}, "No module named 'no_such_module'"),
+    ({"env_id": "CartPole-v7"}, "`v0`, `v1`"),
+    ({"env_id": "toy/Sequence-v0"}, "cannot be flattened"),
+]
+ATARI_MISTAKES = [
+    (
+        {"env_id": "Mspacman"},
+        "--env-id Mspacman: Environment `Mspacman` doesn't exist in namespace ALE. Did you mean: `MsPacman`",
+    ),
+    ({"env_id": "CartPole-v1"}, "doesn't exist in namespace ALE"),
+    ({"env_id": ""}, "--env-id : "),
+    ({"sticky_actions": 1.5}, "--sticky-actions 1.5 is not between 0 and 1"),
 ]
 DISCRETE_MISTAKES = [
     ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) actions, not (Multi)Discrete"),
@@ -77,9 +90,12 @@ def no_steps(monkeypatch):
         raise AssertionError("an env was stepped")
 
     monkeypatch.setattr(gym.vector.SyncVectorEnv, "step", step)
+    monkeypatch.setattr(ale_py.AtariVectorEnv, "step", step)
 
 
-CASES = [(script, *case) for script in (*DISCRETE, ppo_continuous) for case in MISTAKES]
+CASES = [(script, *case) for script in SCRIPTS for case in MISTAKES]
+CASES += [(script, *case) for script in (*DISCRETE, ppo_continuous) for case in VECTOR_MISTAKES]
+CASES += [(ppo_atari, *case) for case in ATARI_MISTAKES]
 CASES += [(script, *case) for script in DISCRETE for case in DISCRETE_MISTAKES]
 CASES += [(script, *case) for script in PPO for case in PPO_MISTAKES]
 CASES += [
@@ -123,7 +139,7 @@ def test_from_the_shell(script, tmp_path):
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert list(tmp_path.iterdir()) == []
     flags = ("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
-    env_id = "Pendulum-v1" if script is ppo_continuous else "CartPole-v1"
+    env_id = {ppo_continuous: "Pendulum-v1", ppo_atari: "Breakout"}.get(script, "CartPole-v1")
     result = run(script, tmp_path, "--env-id", env_id, *flags)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("mean return ")

@@ -1,0 +1,207 @@
+"""Speed: a script against stable-baselines3's PPO, same env, same hyper-parameters, same number of threads.
+
+    pip install -r benchmarks/requirements.txt
+    python benchmarks/speed.py --script ppo_discrete --env-id CartPole-v1
+    python benchmarks/speed.py --script ppo_atari --env-id BreakoutNoFrameskip-v4 --threads 2 --steps 10_240
+
+The two train alternately, each time in a process of its own, so that what else the machine does slows both.
+Steps per second leave out start-up and the first quarter of the iterations. Then one more run of the script
+alone says where its time goes.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class Args:
+    script: str = "ppo_discrete"
+    env_id: str = "CartPole-v1"
+    steps: int = 51_200  # env steps of each run
+    repeats: int = 5  # pairs of runs
+    threads: int = 1  # of torch
+    flags: str = ""  # more flags for the script, in one string
+    only: str = ""  # for the processes that this one starts: whose run it is
+
+
+def make_script_args(args: Args, folder: str):
+    """The script, and its Args for this benchmark; those of the peer are read off them."""
+    sys.path.insert(0, str(ROOT))
+    script = importlib.import_module(args.script)
+    flags = (
+        f"--env-id {args.env_id} --total-timesteps {args.steps} --threads {args.threads} --eval-episodes 1"
+    )
+    return script, tyro.cli(
+        script.Args, args=[*shlex.split(flags), "--run-dir", f"{folder}/run", *shlex.split(args.flags)]
+    )
+
+
+def speed(steps: list[int], seconds: list[float]) -> float:
+    """Steps per second from what was done when, without the first quarter."""
+    first = len(steps) // 4
+    return (steps[-1] - steps[first]) / (seconds[-1] - seconds[first])
+
+
+def run_ours(args: Args, folder: str) -> dict:
+    script, script_args = make_script_args(args, folder)
+    _, log = script.train(script_args)
+    steps = [row["steps"] for row in log]
+    return {"speed": speed(steps, [row["steps"] / row["steps_per_second"] for row in log])}
+
+
+def run_sb3(args: Args, folder: str) -> dict:
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+    _, ours = make_script_args(args, folder)
+    torch.set_num_threads(args.threads)
+    if args.script == "ppo_atari":
+        import ale_py
+        import gymnasium as gym
+
+        gym.register_envs(ale_py)
+        envs = VecFrameStack(make_atari_env(ours.env_id, ours.num_envs, seed=1), 4)
+    else:
+        envs = make_vec_env(ours.env_id, ours.num_envs, seed=1)
+    if args.script == "ppo_continuous":
+        envs = VecNormalize(envs, gamma=ours.gamma)
+    agent = PPO(
+        "CnnPolicy" if args.script == "ppo_atari" else "MlpPolicy",
+        envs,
+        n_steps=ours.num_steps,
+        batch_size=ours.num_envs * ours.num_steps // ours.num_minibatches,
+        n_epochs=ours.update_epochs,
+        learning_rate=lambda remaining: ours.learning_rate * remaining,
+        gamma=ours.gamma,
+        gae_lambda=ours.gae_lambda,
+        clip_range=ours.clip_coef,
+        clip_range_vf=ours.vf_clip_coef,
+        normalize_advantage=ours.norm_adv,
+        ent_coef=ours.ent_coef,
+        vf_coef=ours.vf_coef,
+        max_grad_norm=ours.max_grad_norm,
+        device="cpu",
+        seed=1,
+    )
+
+    class Clock(BaseCallback):
+        steps, seconds = [], []
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            self.steps.append(self.num_timesteps)
+            self.seconds.append(time.perf_counter())
+
+        _on_training_end = _on_rollout_start
+
+    clock = Clock()
+    agent.learn(args.steps, callback=clock)
+    return {"speed": speed(clock.steps, clock.seconds)}
+
+
+def run_breakdown(args: Args, folder: str) -> dict:
+    """Shares of the script's time: in the envs, in the policy, in the update, and the rest of the rollout."""
+    import torch
+
+    script, script_args = make_script_args(args, folder)
+    spent = {"env": 0.0, "policy": 0.0, "update": 0.0}
+    started = updating = 0.0
+    make_envs, forward, compute_gae = script.make_envs, script.Agent.forward, script.compute_gae
+
+    def timed(name, function):
+        def run(*args):
+            start = time.perf_counter()
+            result = function(*args)
+            spent[name] += time.perf_counter() - start
+            return result
+
+        return run
+
+    def timed_envs(*args):
+        nonlocal started
+        envs = make_envs(*args)
+        step = timed("env", envs.step)
+
+        def first_step(*args):
+            nonlocal started, updating
+            started = started or time.perf_counter()
+            if updating:
+                spent["update"] += time.perf_counter() - updating
+                updating = 0.0
+            return step(*args)
+
+        envs.step = first_step
+        return envs
+
+    def timed_gae(*args):
+        nonlocal updating
+        updating = time.perf_counter()
+        return compute_gae(*args)
+
+    act = timed("policy", forward)
+    script.Agent.forward = lambda *args: forward(*args) if torch.is_grad_enabled() else act(*args)
+    script.make_envs, script.compute_gae = timed_envs, timed_gae
+    script.evaluate = lambda *args: [0.0]
+    script.train(script_args)
+    total = time.perf_counter() - started
+    return spent | {"rest": total - sum(spent.values())}
+
+
+def in_a_process(args: Args, only: str) -> dict:
+    """Run this file once more for one run -> what it measured, with its peak memory in MiB."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (asdict(args) | {"only": only}).items()]
+    env = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
+    result = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, env=env)
+    if result.returncode:
+        raise SystemExit(result.stderr)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def main(args: Args) -> None:
+    """Run the pairs, print each of them and their ratios."""
+    if args.only:
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+            result = globals()[f"run_{args.only}"](args, folder)
+        result["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(result))
+        return
+    print(f"{args.script} on {args.env_id}, {args.threads} threads, {args.steps:,} steps a run {args.flags}")
+    ratios = []
+    for _ in range(args.repeats):
+        ours, theirs = in_a_process(args, "ours"), in_a_process(args, "sb3")
+        ratios.append(ours["speed"] / theirs["speed"])
+        print(
+            f"{ours['speed']:8,.0f} steps/s, {ours['memory']:5,.0f} MiB   "
+            f"stable-baselines3 {theirs['speed']:8,.0f} steps/s, {theirs['memory']:5,.0f} MiB   "
+            f"ratio {ratios[-1]:.2f}",
+            flush=True,
+        )
+    print(f"ratio: min {min(ratios):.2f}, median {statistics.median(ratios):.2f}, max {max(ratios):.2f}")
+    spent = in_a_process(args, "breakdown")
+    spent.pop("memory")
+    total = sum(spent.values())
+    print("time:", ", ".join(f"{name} {share / total:.0%}" for name, share in spent.items()))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,384 @@
+"""Proximal Policy Optimization for Atari games, the whole algorithm in one file.
+
+    python ppo_atari.py                                        # Breakout, 10,000,000 steps
+    python ppo_atari.py --env-id Pong --device cuda            # --help lists every flag
+    git diff --no-index ppo_discrete.py ppo_atari.py           # what playing from pixels changes
+
+Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
+        What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
+"""
+
+import json
+import math
+import random
+import re
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.vector import AutoresetMode
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+
+@dataclass
+class Args:
+    env_id: str = "ALE/Breakout-v5"  # or Breakout, or BreakoutNoFrameskip-v4: all the same
+    seed: int = 1  # of everything random
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
+    eval_episodes: int = 10  # episodes played after training
+    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+    episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
+    sticky_actions: float = 0.0  # probability that the game repeats the action before; often 0.25
+    full_action_space: bool = False  # all 18 actions, also those that the game has no use for
+
+    total_timesteps: int = 10_000_000  # env steps (of 4 frames), all envs together
+    num_envs: int = 8  # envs stepped together
+    num_steps: int = 128  # steps of each env in a rollout
+    learning_rate: float = 2.5e-4  # of Adam
+    anneal_lr: bool = True  # linearly towards zero
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
+    update_epochs: int = 4  # passes over a rollout
+    num_minibatches: int = 4  # gradient steps in a pass
+    norm_adv: bool = True  # normalise advantages, in each minibatch
+    clip_coef: float = 0.1  # ratios beyond 1 +- this gain nothing (inf: off)
+    anneal_clip: bool = False  # clip_coef, linearly towards zero
+    vf_clip_coef: float = 0.1  # values further than this from the old ones gain nothing (inf: off)
+    vf_coef: float = 0.5  # weight of the value loss
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
+    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+
+
+class Batch(NamedTuple):
+    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of the policy that acted
+    advantages: Tensor
+    returns: Tensor  # targets of the critic
+    values: Tensor  # of the critic at rollout time
+
+
+class Lives(gym.vector.VectorWrapper):
+    """Tells of lost lives, infos["life_lost"], and opens each life with FIRE, which some games wait for."""
+
+    def __init__(self, envs: gym.vector.VectorEnv):
+        super().__init__(envs)
+        meanings = envs.unwrapped.ale.get_action_set()
+        self.fire = meanings.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in meanings else None
+
+    def reset(self, *, seed: list[int], options: dict | None = None) -> tuple[np.ndarray, dict]:
+        obs, infos = self.env.reset(seed=np.array(seed) // 2, options=options)  # which must fit 31 bits
+        self.lives, self.starts = infos["lives"], np.ones(self.num_envs, dtype=bool)
+        return obs, infos
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
+        assert self.action_space.contains(actions)  # others would hang the games for ever
+        if self.fire is not None:
+            actions = np.where(self.starts, self.fire, actions)  # [D17]
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        infos["life_lost"] = (infos["lives"] < self.lives) & (infos["lives"] > 0)
+        self.lives, self.starts = infos["lives"], infos["life_lost"] | terminated | truncated
+        return obs, reward, terminated, truncated, infos
+
+
+def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
+    """num_envs copies of the game, stepped together in threads; observations are the last 4 frames."""
+    game = re.sub(r"^ALE/|(NoFrameskip)?(-v\d+)?$", "", args.env_id)
+    gym.register_envs(ale_py)
+    try:
+        envs = gym.make_vec(  # [D01]
+            f"ALE/{game}-v5",
+            num_envs,
+            "vector_entry_point",
+            autoreset_mode=AutoresetMode.SAME_STEP,  # no step is spent on a reset
+            num_threads=args.threads,
+            noop_max=31,  # [D14] 0 to 30 of them
+            frameskip=4,  # [D15]
+            img_height=84,  # [D18]
+            img_width=84,
+            stack_num=4,  # [D20]
+            repeat_action_probability=args.sticky_actions,
+            full_action_space=args.full_action_space,
+            use_fire_reset=False,  # Lives does it
+            reward_clipping=False,  # train() does it, when the score is counted
+        )
+    except gym.error.Error as error:
+        refuse(f"--env-id {args.env_id}: {error}")
+    envs.metadata = dict(envs.metadata)  # the class has but one for all games, which the next one overwrites
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
+    return Lives(envs)
+
+
+def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Linear:
+    """Orthogonal weights scaled by gain, zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Agent(nn.Module):
+    """Actor and critic: obs (n, 4, 84, 84) of bytes -> distribution of actions, value (n,)."""
+
+    def __init__(self, envs: gym.vector.VectorEnv):
+        super().__init__()
+        self.trunk = nn.Sequential(  # [D21]
+            layer_init(nn.Conv2d(envs.single_observation_space.shape[0], 32, 8, stride=4)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 64, 3)),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512)),
+            nn.ReLU(),
+        )
+        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n), gain=0.01)
+        self.critic = layer_init(nn.Linear(512, 1), gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
+        obs = obs.to(torch.float, memory_format=torch.channels_last)  # convolutions are fastest like this
+        features = self.trunk(obs / 255)  # [D22]
+        dist = Categorical(logits=self.actor(features), validate_args=False)
+        return dist, self.critic(features).squeeze(-1)
+
+
+def compute_gae(rewards: Tensor, values: Tensor, dones: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+    """Generalized advantage estimation (arXiv 1506.02438).
+
+    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    """
+    advantages, advantage = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        alive = 1.0 - dones[t]
+        delta = rewards[t] + gamma * alive * values[t + 1] - values[t]
+        advantages[t] = advantage = delta + gamma * gae_lambda * alive * advantage  # [D05]
+    return advantages
+
+
+def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) -> tuple[Tensor, dict]:
+    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+
+    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    """
+    log_ratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
+    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
+    value_loss = 0.5 * value_error.mean()
+    entropy = dist.entropy().mean()
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = ((ratio - 1).abs() > args.clip_coef).float().mean()
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 a constant guess, NaN for equal returns."""
+    variance = returns.var()
+    return (1 - (returns - values).var() / variance).item() if variance > 0 else math.nan
+
+
+def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
+    """Zeros (rows, *space.shape) of the space's own type, except that all floats are float32."""
+    is_float = np.issubdtype(space.dtype, np.floating)
+    dtype = torch.float32 if is_float else torch.as_tensor(np.empty(0, space.dtype)).dtype
+    return torch.zeros((rows, *space.shape), dtype=dtype, device=device)
+
+
+def env_seeds(num_envs: int, *key: int) -> list[int]:
+    """Seeds from a key: the run's, and 0 to train, 1 to evaluate (seed + i would be shared by other runs)."""
+    return np.random.SeedSequence(key).generate_state(num_envs).tolist()
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit with code 2."""
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot be trained with, before anything is made."""
+    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
+    highest |= {"gamma": 1, "gae_lambda": 1, "sticky_actions": 1, "threads": 1024, "seed": 2**32 - 1}
+    for name, value in vars(args).items():
+        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
+        high = highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    B = args.num_steps * args.num_envs
+    if args.total_timesteps < B:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
+    if B % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    return torch.device(devices[0] if name == "auto" else name)
+
+
+def make_run_dir(args: Args) -> Path:
+    """A new folder for everything that the run writes, args.json first."""
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        refuse(f"--run-dir {run_dir}: {error.strerror}")
+    (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    return run_dir
+
+
+@torch.no_grad()
+def evaluate(agent: Agent, args: Args) -> list[float]:
+    """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    envs = make_envs(args, args.eval_episodes)
+    device = next(agent.parameters()).device
+    obs, _ = envs.reset(seed=env_seeds(envs.num_envs, args.seed, 1))
+    score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    while running.any():
+        dist, _ = agent(torch.as_tensor(obs, dtype=torch.float32).to(device))
+        action = dist.mode if args.eval_greedy else dist.sample()
+        obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+        score += reward * running
+        running &= ~(terminated | truncated)
+    envs.close()
+    return score.tolist()
+
+
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train from scratch -> the agent, and a dict of metrics per iteration."""
+    # setup
+    check(args)
+    T, N = args.num_steps, args.num_envs
+    B = T * N
+    M = B // args.num_minibatches
+    num_iterations = int(args.total_timesteps // B)
+    device = pick_device(args.device)
+    torch.set_num_threads(args.threads)
+    envs = make_envs(args, N)
+    random.seed(args.seed)  # for envs that draw from it, as from NumPy's
+    np.random.seed(args.seed)
+    torch.manual_seed(args.seed)
+    shuffler = torch.Generator(device).manual_seed(args.seed)  # separate: shuffling leaves sampling alone
+    agent = Agent(envs).to(device)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    run_dir = make_run_dir(args)
+    writer = SummaryWriter(run_dir)
+    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}", flush=True)
+
+    # storage
+    obs = buffer(T + 1, envs.observation_space, device)
+    actions = buffer(T, envs.action_space, device)
+    logprobs, rewards, dones = torch.zeros(3, T, N, device=device)
+    values = torch.zeros(T + 1, N, device=device)
+    score, episode_returns, log = np.zeros(N), deque(maxlen=100), []
+
+    obs[T] = torch.as_tensor(envs.reset(seed=env_seeds(N, args.seed, 0))[0])
+    start = time.perf_counter()
+    bar = tqdm(total=num_iterations * B, unit=" steps", unit_scale=True, disable=None)  # only on a terminal
+    for iteration in range(num_iterations):
+        remaining = 1 - iteration / num_iterations
+        if args.anneal_lr:
+            optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
+        loss_args = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
+
+        # rollout
+        with torch.no_grad():
+            obs[0] = obs[T]  # carry on from where the last rollout stopped
+            for t in range(T):
+                dist, values[t] = agent(obs[t])
+                actions[t] = dist.sample()
+                logprobs[t] = dist.log_prob(actions[t])
+                next_obs, reward, terminated, truncated, infos = envs.step(actions[t].cpu().numpy())
+                done, timeout = terminated | truncated, truncated & ~terminated
+                dones[t] = torch.as_tensor(done | (args.episodic_life & infos["life_lost"]))  # [D16]
+                rewards[t] = torch.as_tensor(np.sign(reward))  # [D19]
+                if timeout.any():  # not a terminal state: the last obs still has a value
+                    final_obs = torch.as_tensor(np.stack(infos["final_obs"][timeout])).to(obs)
+                    rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
+                obs[t + 1] = torch.as_tensor(next_obs)
+                score += reward
+                episode_returns.extend(score[done])
+                score[done] = 0
+            _, values[T] = agent(obs[T])
+
+        # update
+        advantages = compute_gae(rewards, values, dones, args.gamma, args.gae_lambda)
+        returns = advantages + values[:T]
+        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
+        batch = Batch(*(x.flatten(0, 1) for x in batch))
+        history = []
+        for _ in range(args.update_epochs):
+            for idx in torch.randperm(B, generator=shuffler, device=device).split(M):  # [D06]
+                minibatch = Batch(*(x[idx] for x in batch))
+                dist, value = agent(minibatch.obs)
+                loss, metrics = ppo_loss(dist, value, minibatch, loss_args)
+                optimizer.zero_grad()
+                loss.backward()
+                metrics["grad_norm"] = clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [D11]
+                optimizer.step()
+                history.append(metrics)
+            if metrics["kl"] > args.target_kl:  # [X3]
+                break
+
+        # log
+        steps = (iteration + 1) * B
+        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
+        row["explained_variance"] = explained_variance(values[:T], returns)
+        row["episode_return"] = sum(episode_returns) / len(episode_returns) if episode_returns else math.nan
+        row["learning_rate"] = optimizer.param_groups[0]["lr"]
+        row["steps_per_second"] = steps / (time.perf_counter() - start)
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        log.append({"steps": steps} | row)
+        shown = ("episode_return", "kl", "clip_frac", "entropy", "value_loss", "explained_variance")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.set_postfix_str(status, refresh=False)
+        bar.update(B)
+        if bar.disable and 20 * (iteration + 1) % num_iterations < 20:  # 20 lines a run
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
+
+    # wrap up
+    bar.close()
+    envs.close()
+    log[-1]["eval_return"] = eval_return = float(np.mean(evaluate(agent, args)))
+    writer.add_scalar("eval_return", eval_return, steps)
+    writer.close()
+    print(f"mean return {eval_return:.1f} in {args.eval_episodes} episodes of evaluation; see {run_dir}")
+    return agent, log
+
+
+if __name__ == "__main__":
+    train(tyro.cli(Args, description=__doc__))
