@@ -288,7 +288,7 @@ def test_the_ratio_is_one_on_fresh_data(make_args, record):
 
 @pytest.mark.parametrize(("game", "low", "high"), [("Pong", -21.0, -19.9), ("Breakout", 0.4, 1.9)])
 def test_scores_of_a_random_player(game, low, high, make_args, monkeypatch):
-    """The literature has -20.7 for Pong and 1.7 for Breakout, of a player who acts every 6th frame, not 4th."""
+    """The literature has -20.7 for Pong and 1.7 for Breakout, of one who acts every 6th frame, not 4th."""
     uniform = torch.distributions.Categorical
     monkeypatch.setattr(
         ppo_atari, "Categorical", lambda logits, **kw: uniform(logits=torch.zeros_like(logits))
