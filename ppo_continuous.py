@@ -10,15 +10,20 @@ Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches 
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
 """
 
+import io
 import json
 import math
+import os
 import random
 import re
+import signal
 import sys
 import time
+import traceback
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -28,11 +33,15 @@ import torch
 import tyro
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
-from torch import Tensor, nn
+from gymnasium.wrappers import FlattenObservation, RecordVideo
+from torch import Tensor, distributed, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
 
 
 @dataclass
@@ -42,6 +51,12 @@ class Args:
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
+    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    evaluate: str = ""  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saved in the course of a run, each in place of the one before
+    track: bool = False  # log to Weights & Biases, too
+    capture_video: bool = False  # of an episode after training
+    async_envs: bool = False  # a process for each env, for those that are slow to step
     eval_episodes: int = 10  # episodes played after training
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
@@ -75,12 +90,15 @@ class Batch(NamedTuple):
     values: Tensor  # of the critic at rollout time
 
 
-def make_envs(args: Args, num_envs: int) -> gym.vector.VectorEnv:
+def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
     """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
-    flatten = [gym.wrappers.FlattenObservation]
+    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [FlattenObservation], {}
+    if video_dir:
+        film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
+        mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
     try:
-        envs = gym.make_vec(args.env_id, num_envs, "sync", vector_kwargs=same_step, wrappers=flatten)  # [D01]
+        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
     except (gym.error.Error, ImportError) as error:
         refuse(f"--env-id {args.env_id}: {error}")
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
@@ -120,7 +138,8 @@ class RunningStats(nn.Module):
         self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
 
     def update(self, x: Tensor) -> None:
-        """Take in samples (n, *shape)."""
+        """Take in samples (n, *shape), of all processes."""
+        x = gather(x)
         weight = len(x) / (self.count + len(x))
         delta = x.mean(0) - self.mean
         self.mean += weight * delta
@@ -202,57 +221,48 @@ def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
 
 
 def env_seeds(num_envs: int, *key: int) -> list[int]:
-    """Seeds from a key: the run's, and 0 to train, 1 to evaluate (seed + i would be shared by other runs)."""
+    """Seeds from a key: the run's seed, 0 to train or 1 to evaluate, and so on (seed + i would be shared)."""
     return np.random.SeedSequence(key).generate_state(num_envs).tolist()
 
 
-def refuse(mistake: str) -> NoReturn:
-    """Say in one line what is wrong, and exit with code 2."""
-    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
-    raise SystemExit(2)
+def seed_everything(*key: int) -> None:
+    """Seed the random numbers of Python, NumPy and torch from such a key."""
+    [seed] = env_seeds(1, *key)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
-def check(args: Args) -> None:
-    """Refuse arguments that cannot be trained with, before anything is made."""
-    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
-    highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
-    for name, value in vars(args).items():
-        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
-        high = highest.get(name, 10**12)
-        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
-            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
-    B = args.num_steps * args.num_envs
-    if args.total_timesteps < B:
-        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
-    if B % args.num_minibatches or B // args.num_minibatches < 2:
-        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+def average(*tensors: Tensor) -> None:
+    """Replace tensors by their means over all processes."""
+    if WORLD_SIZE > 1:
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        distributed.all_reduce(flat)
+        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor) / WORLD_SIZE)
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of that name; auto is the first accelerator, or else the CPU."""
-    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
-    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
-    if name not in ("auto", kind, *devices):
-        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
-    return torch.device(devices[0] if name == "auto" else name)
+def gather(x: Tensor) -> Tensor:
+    """The rows of x (n, ...) of all processes."""
+    if WORLD_SIZE == 1:
+        return x
+    rows = [torch.empty_like(x) for _ in range(WORLD_SIZE)]
+    distributed.all_gather(rows, x.contiguous())
+    return torch.cat(rows)
 
 
-def make_run_dir(args: Args) -> Path:
-    """A new folder for everything that the run writes, args.json first."""
-    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
-    try:
-        run_dir.mkdir(parents=True)
-    except OSError as error:
-        refuse(f"--run-dir {run_dir}: {error.strerror}")
-    (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
-    return run_dir
+def require_finite(**numbers: float) -> None:
+    """Raise FloatingPointError about the first number that is NaN or infinite."""
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            raise FloatingPointError(f"{name} is {number}")
 
 
 @torch.no_grad()
-def evaluate(agent: Agent, args: Args) -> list[float]:
+def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
     """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
-    envs = make_envs(args, args.eval_episodes)
+    envs = make_envs(args, args.eval_episodes, video_dir)
+    seed_everything(args.seed, 1)
     device = next(agent.parameters()).device
     obs, _ = envs.reset(seed=env_seeds(envs.num_envs, args.seed, 1))
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
@@ -267,38 +277,69 @@ def evaluate(agent: Agent, args: Args) -> list[float]:
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train from scratch -> the agent, and a dict of metrics per iteration."""
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)
+    num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))
     device = pick_device(args.device)
     torch.set_num_threads(args.threads)
+    if WORLD_SIZE > 1 and not distributed.is_initialized():
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     envs = make_envs(args, N)
-    random.seed(args.seed)  # for envs that draw from it, as from NumPy's
-    np.random.seed(args.seed)
-    torch.manual_seed(args.seed)
-    shuffler = torch.Generator(device).manual_seed(args.seed)  # separate: shuffling leaves sampling alone
+    shuffler = torch.Generator(device)  # separate: shuffling leaves sampling alone
+    seed_everything(args.seed)  # the same weights in all processes
     agent = Agent(envs).to(device)
-    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    optimizer = Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    episode_returns, first_iteration, log = deque(maxlen=100), 0, []
+    if args.resume:
+        same = {
+            "env_id": args.env_id,
+            "seed": args.seed,
+            "num_envs": N,
+            "num_steps": T,
+            "processes": WORLD_SIZE,
+        }
+        state = load(args.resume, **same)
+        agent.load_state_dict(state["agent"])
+        optimizer.load_state_dict(state["optimizer"])
+        episode_returns.extend(state["episode_returns"])
+        first_iteration = state["iteration"]
+    if first_iteration >= num_iterations:
+        print(f"{args.resume} is finished; with more --total-timesteps it goes on")
+        return agent, log
     run_dir = make_run_dir(args)
-    writer = SummaryWriter(run_dir)
-    print(f"{args.env_id} on {device}, {num_iterations * B} steps, logging to {run_dir}", flush=True)
+    steps, all_steps = first_iteration * B * WORLD_SIZE, num_iterations * B * WORLD_SIZE
+    writer = SummaryWriter(run_dir, purge_step=steps + 1) if RANK == 0 else None
+    if args.track and RANK == 0:
+        import wandb
+
+        wandb.init(name=run_dir.name, id=run_dir.name, resume="allow", config=asdict(args), dir=run_dir)
+        wandb.define_metric("*", step_metric="steps")
+    print(f"{args.env_id} on {device}, {all_steps} steps, logging to {run_dir}", flush=True)
 
     # storage
     obs = buffer(T + 1, envs.observation_space, device)
     actions = buffer(T, envs.action_space, device)
     logprobs, rewards, dones = torch.zeros(3, T, N, device=device)
     values = torch.zeros(T + 1, N, device=device)
-    score, episode_returns, log = np.zeros(N), deque(maxlen=100), []
+    score = np.zeros(N)
     discounted_return = torch.zeros(N, device=device)  # of the rewards so far, whose spread scales rewards
 
-    obs[T] = torch.as_tensor(envs.reset(seed=env_seeds(N, args.seed, 0))[0])
-    start = time.perf_counter()
-    bar = tqdm(total=num_iterations * B, unit=" steps", unit_scale=True, disable=None)  # only on a terminal
-    for iteration in range(num_iterations):
+    bar = tqdm(total=all_steps, initial=steps, unit=" steps", unit_scale=True, disable=RANK > 0 or None)
+    for iteration in range(first_iteration, num_iterations):
+        start = time.perf_counter()
+        if iteration == first_iteration or iteration % max(1, num_iterations // args.checkpoints) == 0:
+            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            if RANK == 0:
+                save(run_dir, args, iteration, agent, optimizer, episode_returns)
+            seed_everything(args.seed, 0, iteration, RANK)
+            shuffler.manual_seed(torch.initial_seed())
+            seeds = env_seeds(N, args.seed, 0, iteration, RANK)
+            obs[T] = torch.as_tensor(envs.reset(seed=seeds)[0])  # [E2]
+            score[:], discounted_return[:] = 0, 0
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
             optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
@@ -312,6 +353,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 actions[t] = dist.sample()
                 logprobs[t] = dist.log_prob(actions[t])
                 next_obs, reward, terminated, truncated, infos = envs.step(actions[t].cpu().numpy())
+                steps += N * WORLD_SIZE
+                require_finite(obs=next_obs.sum(), reward=reward.sum())
                 done, timeout = terminated | truncated, truncated & ~terminated
                 dones[t] = torch.as_tensor(done)
                 rewards[t] = torch.as_tensor(reward)
@@ -325,7 +368,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                     rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
                 obs[t + 1] = torch.as_tensor(next_obs)
                 score += reward
-                episode_returns.extend(score[done])
+                episode_returns.extend(score[done].tolist())
                 score[done] = 0
             _, values[T] = agent(obs[T])
 
@@ -342,39 +385,168 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 loss, metrics = ppo_loss(dist, value, minibatch, loss_args)
                 optimizer.zero_grad()
                 loss.backward()
+                average(*(parameter.grad for parameter in agent.parameters()))
                 metrics["grad_norm"] = clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
+            average(metrics["kl"])
             if metrics["kl"] > args.target_kl:  # [X3]
                 break
         agent.obs_stats.update(batch.obs.float())  # not before: the update must see what the rollout saw
 
         # log
-        steps = (iteration + 1) * B
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
+        require_finite(**row)
         row["explained_variance"] = explained_variance(values[:T], returns)
         row["episode_return"] = sum(episode_returns) / len(episode_returns) if episode_returns else math.nan
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["steps_per_second"] = steps / (time.perf_counter() - start)
-        for name, metric in row.items():
-            writer.add_scalar(name, metric, steps)
+        row["steps_per_second"] = B * WORLD_SIZE / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
+        if RANK == 0:
+            for name, metric in row.items():
+                writer.add_scalar(name, metric, steps)
+            if args.track:
+                wandb.log(log[-1])
         shown = ("episode_return", "kl", "clip_frac", "entropy", "value_loss", "explained_variance")
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
-        bar.update(B)
+        bar.update(B * WORLD_SIZE)
         if bar.disable and 20 * (iteration + 1) % num_iterations < 20:  # 20 lines a run
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
     bar.close()
     envs.close()
-    log[-1]["eval_return"] = eval_return = float(np.mean(evaluate(agent, args)))
-    writer.add_scalar("eval_return", eval_return, steps)
-    writer.close()
-    print(f"mean return {eval_return:.1f} in {args.eval_episodes} episodes of evaluation; see {run_dir}")
+    if RANK == 0:
+        save(run_dir, args, num_iterations, agent, optimizer, episode_returns)
+        log[-1]["eval_return"] = report(agent, args, run_dir)
+        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+        writer.close()
+        if args.track:
+            wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
+            wandb.finish()
     return agent, log
 
 
+def refuse(mistake: str, code: int = 2) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot be trained with, before anything is made."""
+    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
+    highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
+    for name, value in vars(args).items():
+        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
+        high = highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    B = args.num_steps * args.num_envs
+    if args.total_timesteps < B * WORLD_SIZE:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B * WORLD_SIZE} steps")
+    if B % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    return torch.device(devices[local_rank % max(1, len(devices) - 1)] if name in ("auto", kind) else name)
+
+
+def make_run_dir(args: Args) -> Path:
+    """A new folder for everything that the run writes, args.json first; or that of the run to resume."""
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    if RANK == 0 and not args.resume:
+        try:
+            run_dir.mkdir(parents=True)
+        except OSError as error:
+            refuse(f"--run-dir {run_dir}: {error.strerror}")
+        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    return run_dir
+
+
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, returns: deque) -> None:
+    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    state = {"script": Path(__file__).name, "processes": WORLD_SIZE, "args": asdict(args)}
+    state |= {"iteration": iteration, "agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    content, path = io.BytesIO(), run_dir / "checkpoint.pt"
+    torch.save(state | {"episode_returns": list(returns)}, content)
+    with open(run_dir / "checkpoint.tmp", "wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+def load(run_dir: str, **wanted: object) -> dict:
+    """What save() wrote, by this script and with the wanted flags; no code in the file is run."""
+    path = Path(run_dir) / "checkpoint.pt"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        found = {"script": state["script"], "processes": state["processes"]} | state["args"]
+    except Exception as error:  # no file, half a file, or something else
+        refuse(f"{path} is no checkpoint: {(str(error) or 'empty').splitlines()[0].partition('. ')[0]}")
+    for name, value in ({"script": Path(__file__).name} | wanted).items():
+        if found[name] != value:
+            refuse(f"{path} has {name} {found[name]}, not {value}")
+    return state
+
+
+def report(agent: Agent, args: Args, run_dir: Path) -> float:
+    """Evaluate, film one more episode if that is wanted, and say what came of it."""
+    returns = evaluate(agent, args)
+    if args.capture_video:
+        evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
+    print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
+    print(f"mean return {np.mean(returns):.1f} in {len(returns)} episodes of evaluation; see {run_dir}")
+    return float(np.mean(returns))
+
+
+def evaluate_run(args: Args) -> None:
+    """Evaluate the agent that is in the checkpoint of args.evaluate."""
+    check(args)
+    torch.set_num_threads(args.threads)
+    state = load(args.evaluate, env_id=args.env_id)
+    agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
+    agent.load_state_dict(state["agent"])
+    report(agent, args, Path(args.evaluate))
+
+
+def main() -> None:
+    """Do what the command line says; if it ends early, say why in one line, and how to go on."""
+    args = tyro.cli(Args, description=__doc__)
+    if args.resume or args.evaluate:
+        saved = Args(**load(args.resume or args.evaluate)["args"])
+        saved = replace(saved, resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, default=saved)
+    if RANK > 0:
+        sys.stdout = None  # the first process speaks for all
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        evaluate_run(args) if args.evaluate else train(args)
+    except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else 1
+        if code == 2:  # refuse() has said why
+            raise
+        if not isinstance(error, SystemExit | OSError | EOFError | FloatingPointError):
+            traceback.print_exc()
+        cause = f"{type(error).__name__}: {error or 'a process of --async-envs has died'}"
+        if isinstance(error, SystemExit):
+            cause = signal.Signals(code - 128).name
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code is train.__code__ and "steps" in frame.f_locals:
+                cause += " at step {steps}; to go on, --resume {run_dir}".format(**frame.f_locals)
+        refuse(cause, code)
+
+
 if __name__ == "__main__":
-    train(tyro.cli(Args, description=__doc__))
+    main()

@@ -1,7 +1,7 @@
 """Learning curves: one script on one env, many seeds, every seed in the table and none picked.
 
     python benchmarks/learning_curves.py --script ppo_discrete --env-id CartPole-v1
-    python benchmarks/learning_curves.py --env-id Acrobot-v1 --num-seeds 5 --flags "--ent-coef 0"
+    python benchmarks/learning_curves.py --env-id Acrobot-v1 --num-seeds 5 --flags="--ent-coef 0"
 
 Writes benchmarks/results/<script>__<env>.csv, and prints the mean returns of each seed's last 100 training
 episodes and of its evaluation.

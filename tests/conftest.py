@@ -119,7 +119,7 @@ def make_args(tmp_path):
     number = itertools.count()
 
     def make(script, **flags):
-        small = dict(total_timesteps=256, num_envs=4, num_steps=16, eval_episodes=1)
+        small = dict(total_timesteps=256, num_envs=4, num_steps=16, eval_episodes=1, checkpoints=1)
         small["run_dir"] = str(tmp_path / f"run{next(number)}")
         if script in PPO:
             small |= dict(update_epochs=4, num_minibatches=4)

@@ -228,7 +228,7 @@ def test_an_extra_life_is_no_end():
 
 def test_rewards_are_signs_and_scores_are_not(make_args, record, monkeypatch):
     inputs = record(ppo_atari, "compute_gae")
-    monkeypatch.setattr(ppo_atari, "make_envs", lambda args, num_envs: Scores(num_envs))
+    monkeypatch.setattr(ppo_atari, "make_envs", lambda args, num_envs, *_: Scores(num_envs))
     _, log = ppo_atari.train(make_args(ppo_atari, total_timesteps=64))
     [((rewards, *_), _)] = inputs
     assert rewards[:6].T.tolist() == [[-1, 0, 1, 1, -1, 1]] * 4
@@ -346,7 +346,7 @@ def test_only_time_limits_are_bootstrapped(make_args, record, monkeypatch):
             return obs, reward * 0, ends & ~first & ~second, ends & first, infos
 
     inputs = record(ppo_atari, "compute_gae")
-    monkeypatch.setattr(ppo_atari, "make_envs", lambda args, num_envs: Ends(num_envs))
+    monkeypatch.setattr(ppo_atari, "make_envs", lambda args, num_envs, *_: Ends(num_envs))
     agent, _ = ppo_atari.train(make_args(ppo_atari, total_timesteps=64, learning_rate=0.0, eval_episodes=1))
     [((rewards, _, dones, *_), _)] = inputs
     value = agent(torch.full((1, 4, 84, 84), 100))[1].item()

@@ -48,7 +48,7 @@ def test_rollouts_carry_on_where_the_last_one_stopped(discrete, make_args, recor
     monkeypatch.setattr(Counter, "reset", lambda self, **kwargs: resets.append(self) or reset(self, **kwargs))
     losses, inputs = record(discrete, loss_of(discrete)), record(discrete, "compute_gae")
     args = make_args(discrete, env_id="toy/Terminates-v0", num_envs=3, num_steps=5, total_timesteps=50)
-    monkeypatch.setattr(discrete, "evaluate", lambda agent, args: [0.0])
+    monkeypatch.setattr(discrete, "evaluate", lambda *_: [0.0])
     if discrete is ppo_discrete:
         args.update_epochs = args.num_minibatches = 1
     discrete.train(args)
@@ -124,7 +124,7 @@ def test_evaluation_plays_one_whole_episode_per_env(discrete, make_args, monkeyp
 
 def test_adam_divides_by_an_epsilon_of_1e_5(script, make_args, record):
     """The first step moves a parameter of gradient g by lr * g / (|g| + epsilon)."""
-    optimizers = record(torch.optim, "Adam")
+    optimizers = record(script, "Adam")
     script.train(make_args(script, num_envs=2, total_timesteps=32))
     [(_, optimizer)] = optimizers
     optimizer.param_groups[0]["lr"] = 1.0
@@ -177,7 +177,7 @@ def test_every_sample_once_an_epoch_in_a_new_order(make_args, record):
     args = make_args(ppo_discrete, env_id="toy/Endless-v0", num_envs=1, num_steps=32, total_timesteps=32)
     args.update_epochs, args.num_minibatches = 3, 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ppo_discrete, "evaluate", lambda agent, args: [0.0])
+        patch.setattr(ppo_discrete, "evaluate", lambda *_: [0.0])
         ppo_discrete.train(args)
     assert len(losses) == 12
     rows = [batch.obs[:, 1].int().tolist() for (_, _, batch, _), _ in losses]
