@@ -553,12 +553,13 @@ def main() -> None:
             raise
         if not isinstance(error, SystemExit | OSError | EOFError | FloatingPointError):
             traceback.print_exc()
-        cause = f"{type(error).__name__}: {error or 'a process of --async-envs has died'}"
+        cause = f"{type(error).__name__}: {str(error) or 'a process of --async-envs has died'}"
         if isinstance(error, SystemExit):
             cause = signal.Signals(code - 128).name
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if frame.f_code is train.__code__ and "steps" in frame.f_locals:
                 cause += " at step {steps}; to go on, --resume {run_dir}".format(**frame.f_locals)
+                frame.f_locals["envs"].unwrapped.closed = True  # or it would wait for the dead process
         refuse(cause, code)
 
 

@@ -1,0 +1,46 @@
+"""Envs that fail in their 99th step, each in its own way."""
+
+import os
+import signal
+
+import gymnasium as gym
+import numpy as np
+
+
+class Broken(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    failure = ""
+
+    def __init__(self, continuous=False):
+        self.t = 0
+        self.action_space = gym.spaces.Box(-1, 1, (1,)) if continuous else gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, dtype=np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        obs, reward = np.zeros(3, dtype=np.float32), 1.0
+        if self.t == 99:
+            match self.failure:
+                case "NanObs":
+                    obs[1] = np.nan
+                case "InfReward":
+                    reward = np.inf
+                case "HugeReward":
+                    reward = 1e30
+                case "Raises":
+                    raise KeyError("the door is locked")
+                case "Dies":
+                    os._exit(1)
+                case "Interrupted":
+                    os.kill(os.getpid(), signal.SIGINT)
+                case "Terminated":
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return obs, reward, self.t % 10 == 0, False, {}
+
+
+for failure in ("NanObs", "InfReward", "HugeReward", "Raises", "Dies", "Interrupted", "Terminated"):
+    env = type(failure, (Broken,), {"failure": failure})
+    gym.register(f"broken/{failure}-v0", env)
+    gym.register(f"broken/{failure}Continuous-v0", env, kwargs={"continuous": True})
