@@ -363,3 +363,14 @@ def test_same_games_with_any_number_of_threads():
         envs.reset(seed=[5, 6, 7, 8])
         runs.append([envs.step(np.full(4, t % 4))[0].sum() for t in range(200)])
     assert runs[0] == runs[1]
+
+
+def test_the_film_is_of_the_game_that_is_played(tmp_path):
+    """Its frames, made grey and small, are those that the agent sees."""
+    envs = ppo_atari.make_envs(ppo_atari.Args(env_id="Breakout", threads=1), 1, tmp_path)
+    obs, _ = envs.reset(seed=[3])
+    for t in range(60):
+        grey = classic.cv2.cvtColor(envs.env.frames[-1], classic.cv2.COLOR_RGB2GRAY)
+        small = classic.cv2.resize(grey, (84, 84), interpolation=classic.cv2.INTER_AREA)
+        assert abs(small.astype(int) - obs[0, -1]).max() <= 2
+        obs, *_ = envs.step(np.array([2 + t % 2]))
