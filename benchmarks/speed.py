@@ -11,6 +11,7 @@ alone says where its time goes.
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -61,7 +62,8 @@ def run_ours(args: Args, folder: str) -> dict:
     script, script_args = make_script_args(args, folder)
     _, log = script.train(script_args)
     steps = [row["steps"] for row in log]
-    return {"speed": speed(steps, [row["steps"] / row["steps_per_second"] for row in log])}
+    seconds = itertools.accumulate(steps[0] / row["steps_per_second"] for row in log)
+    return {"speed": speed(steps, list(seconds))}
 
 
 def run_sb3(args: Args, folder: str) -> dict:
