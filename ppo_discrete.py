@@ -263,13 +263,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     episode_returns, first_iteration, log = deque(maxlen=100), 0, []
     if args.resume:
-        same = {
-            "env_id": args.env_id,
-            "seed": args.seed,
-            "num_envs": N,
-            "num_steps": T,
-            "processes": WORLD_SIZE,
-        }
+        same = dict(env_id=args.env_id, seed=args.seed, num_envs=N, num_steps=T, processes=WORLD_SIZE)
         state = load(args.resume, **same)
         agent.load_state_dict(state["agent"])
         optimizer.load_state_dict(state["optimizer"])
