@@ -221,7 +221,7 @@ def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
 
 
 def env_seeds(num_envs: int, *key: int) -> list[int]:
-    """Seeds from a key: the run's seed, 0 to train or 1 to evaluate, and so on (seed + i would be shared)."""
+    """Seeds from a key: the run's seed, what for, and so on (seed + i would be shared with other runs)."""
     return np.random.SeedSequence(key).generate_state(num_envs).tolist()
 
 
@@ -262,7 +262,7 @@ def require_finite(**numbers: float) -> None:
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
     """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
     envs = make_envs(args, args.eval_episodes, video_dir)
-    seed_everything(args.seed, 1)
+    seed_everything(args.seed, 2)
     device = next(agent.parameters()).device
     obs, _ = envs.reset(seed=env_seeds(envs.num_envs, args.seed, 1))
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
@@ -290,14 +290,13 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     envs = make_envs(args, N)
     shuffler = torch.Generator(device)  # separate: shuffling leaves sampling alone
-    seed_everything(args.seed)  # the same weights in all processes
+    seed_everything(args.seed, 3)  # the same weights in all processes
     agent = Agent(envs).to(device)
     optimizer = Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     episode_returns, first_iteration, log = deque(maxlen=100), 0, []
     if args.resume:
         same = dict(env_id=args.env_id, seed=args.seed, num_envs=N, num_steps=T, processes=WORLD_SIZE)
-        state = load(args.resume, **same)
-        agent.load_state_dict(state["agent"])
+        state = load(args.resume, agent, **same)
         optimizer.load_state_dict(state["optimizer"])
         episode_returns.extend(state["episode_returns"])
         first_iteration = state["iteration"]
@@ -310,7 +309,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     if args.track and RANK == 0:
         import wandb
 
-        wandb.init(name=run_dir.name, id=run_dir.name, resume="allow", config=asdict(args), dir=run_dir)
+        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}, {all_steps} steps, logging to {run_dir}", flush=True)
 
@@ -325,12 +324,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     bar = tqdm(total=all_steps, initial=steps, unit=" steps", unit_scale=True, disable=RANK > 0 or None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
-        if iteration == first_iteration or iteration % max(1, num_iterations // args.checkpoints) == 0:
+        if iteration == first_iteration or iteration * args.checkpoints % num_iterations < args.checkpoints:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
             if RANK == 0:
                 save(run_dir, args, iteration, agent, optimizer, episode_returns)
-            seed_everything(args.seed, 0, iteration, RANK)
-            shuffler.manual_seed(torch.initial_seed())
+            seed_everything(args.seed, 4, iteration, RANK)
+            shuffler.manual_seed(*env_seeds(1, args.seed, 5, iteration, RANK))
             seeds = env_seeds(N, args.seed, 0, iteration, RANK)
             obs[T] = torch.as_tensor(envs.reset(seed=seeds)[0])  # [E2]
             score[:], discounted_return[:] = 0, 0
@@ -411,6 +410,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     # wrap up
     bar.close()
     envs.close()
+    if WORLD_SIZE > 1:
+        distributed.destroy_process_group()
     if RANK == 0:
         save(run_dir, args, num_iterations, agent, optimizer, episode_returns)
         log[-1]["eval_return"] = report(agent, args, run_dir)
@@ -457,7 +458,10 @@ def pick_device(name: str) -> torch.device:
 def make_run_dir(args: Args) -> Path:
     """A new folder for everything that the run writes, args.json first; or that of the run to resume."""
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    paths = [args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name)]
+    if WORLD_SIZE > 1:
+        distributed.broadcast_object_list(paths)  # clocks differ
+    run_dir = Path(paths[0])
     if RANK == 0 and not args.resume:
         try:
             run_dir.mkdir(parents=True)
@@ -480,8 +484,8 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
     os.replace(file.name, path)
 
 
-def load(run_dir: str, **wanted: object) -> dict:
-    """What save() wrote, by this script and with the wanted flags; no code in the file is run."""
+def load(run_dir: str, agent: Agent | None = None, **wanted: object) -> dict:
+    """What save() wrote, by this script and with the wanted flags, into agent; no code in the file is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -491,6 +495,11 @@ def load(run_dir: str, **wanted: object) -> dict:
     for name, value in ({"script": Path(__file__).name} | wanted).items():
         if found[name] != value:
             refuse(f"{path} has {name} {found[name]}, not {value}")
+    try:
+        if agent:
+            agent.load_state_dict(state["agent"])
+    except RuntimeError as error:
+        refuse(f"{path} does not fit these flags: {error}")
     return state
 
 
@@ -508,38 +517,46 @@ def evaluate_run(args: Args) -> None:
     """Evaluate the agent that is in the checkpoint of args.evaluate."""
     check(args)
     torch.set_num_threads(args.threads)
-    state = load(args.evaluate, env_id=args.env_id)
+    load(args.evaluate, env_id=args.env_id)  # before an env is made
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
-    agent.load_state_dict(state["agent"])
+    load(args.evaluate, agent)
     report(agent, args, Path(args.evaluate))
 
 
 def main() -> None:
     """Do what the command line says; if it ends early, say why in one line, and how to go on."""
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
     args = tyro.cli(Args, description=__doc__)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
     if args.resume or args.evaluate:
         saved = Args(**load(args.resume or args.evaluate)["args"])
         saved = replace(saved, resume=args.resume, evaluate=args.evaluate)
         args = tyro.cli(Args, description=__doc__, default=saved)
     if RANK > 0:
         sys.stdout = None  # the first process speaks for all
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
     try:
         evaluate_run(args) if args.evaluate else train(args)
-    except BaseException as error:
-        code = error.code if isinstance(error, SystemExit) else 1
-        if code == 2:  # refuse() has said why
-            raise
-        if not isinstance(error, SystemExit | OSError | EOFError | FloatingPointError):
+    except (KeyboardInterrupt, Exception) as error:
+        cause, code = f"{type(error).__name__}: {error}", 1
+        if isinstance(error, KeyboardInterrupt):
+            cause, code = signal.Signals(error.args[0]).name, 128 + error.args[0]
+        elif isinstance(error, EOFError):
+            cause = "a process of --async-envs has died"
+        elif not isinstance(error, OSError | FloatingPointError):
             traceback.print_exc()
-        cause = f"{type(error).__name__}: {str(error) or 'a process of --async-envs has died'}"
-        if isinstance(error, SystemExit):
-            cause = signal.Signals(code - 128).name
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_code is train.__code__ and "steps" in frame.f_locals:
-                cause += " at step {steps}; to go on, --resume {run_dir}".format(**frame.f_locals)
-                frame.f_locals["envs"].unwrapped.closed = True  # or it would wait for the dead process
+            here = frame.f_locals
+            if isinstance(here.get("envs"), gym.vector.VectorEnv):
+                here["envs"].unwrapped.closed = True  # or it would wait for a process that has died
+            if frame.f_code is train.__code__ and "bar" in here:
+                how = "--resume" if here["steps"] < here["all_steps"] else "--evaluate"
+                cause += f" at step {here['steps']}; to go on, {how} {here['run_dir']}"
         refuse(cause, code)
 
 

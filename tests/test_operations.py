@@ -164,6 +164,9 @@ def test_checkpoints_at_regular_intervals(ppo, make_args, record):
     saves = record(ppo, "save")
     ppo.train(make_args(ppo, total_timesteps=640, checkpoints=5))
     assert [iteration for (_, _, iteration, *_), _ in saves] == [0, 2, 4, 6, 8, 10]
+    saves.clear()
+    ppo.train(make_args(ppo, total_timesteps=704, checkpoints=4))
+    assert [iteration for (_, _, iteration, *_), _ in saves] == [0, 3, 6, 9, 11]
 
 
 def test_a_cut_ends_no_episode_but_in_the_count(make_args, record):
@@ -408,7 +411,7 @@ def test_a_dead_env_process_ends_the_run(make_args, command_line):
     code, _, err = command_line(ppo_discrete, *flags_of(args))
     assert code == 1
     assert err == (
-        "ppo_discrete.py: EOFError: a process of --async-envs has died at step 392; "
+        "ppo_discrete.py: a process of --async-envs has died at step 392; "
         f"to go on, --resume {args.run_dir}\n"
     )
 
@@ -468,37 +471,38 @@ def test_full_disk_while_saving(make_args, tmp_path):
 
 
 class Malicious:
+    def __init__(self, folder):
+        self.command = f"touch {folder}/this-was-executed"
+
     def __reduce__(self):
-        return os.system, ("touch /tmp/this-was-executed",)
+        return os.system, (self.command,)
 
 
-def truncated(path, args):
+def truncated(path):
     path.write_bytes(path.read_bytes()[:-1000])
 
 
-def empty(path, args):
+def empty(path):
     path.write_bytes(b"")
 
 
-def malicious(path, args):
-    Path("/tmp/this-was-executed").unlink(missing_ok=True)
-    torch.save({"script": Malicious()}, path)
+def malicious(path):
+    torch.save({"script": Malicious(path.parent)}, path)
 
 
-def plain_pickle(path, args):
-    Path("/tmp/this-was-executed").unlink(missing_ok=True)
-    path.write_bytes(pickle.dumps(Malicious()))
+def plain_pickle(path):
+    path.write_bytes(pickle.dumps(Malicious(path.parent)))
 
 
-def other_script(path, args):
+def other_script(path):
     torch.save(checkpoint(path.parent) | {"script": "ppo_other.py"}, path)
 
 
-def something_else(path, args):
+def something_else(path):
     torch.save([1, 2, 3], path)
 
 
-def missing(path, args):
+def missing(path):
     path.unlink()
 
 
@@ -518,11 +522,11 @@ def missing(path, args):
 def test_spoiled_checkpoint(spoil, message, flag, make_args, command_line):
     args = make_args(ppo_discrete, total_timesteps=64)
     ppo_discrete.train(args)
-    spoil(Path(args.run_dir, "checkpoint.pt"), args)
+    spoil(Path(args.run_dir, "checkpoint.pt"))
     code, out, err = command_line(ppo_discrete, flag, args.run_dir)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"ppo_discrete.py: {args.run_dir}/checkpoint.pt {message}")
-    assert not Path("/tmp/this-was-executed").exists()
+    assert not Path(args.run_dir, "this-was-executed").exists()
 
 
 @pytest.mark.parametrize("flag", ["--env-id=Acrobot-v1", "--seed=2", "--num-envs=2", "--num-steps=32"])
@@ -540,6 +544,29 @@ def test_evaluation_in_another_env_is_refused(make_args, command_line):
     ppo_discrete.train(args)
     code, _, err = command_line(ppo_discrete, "--evaluate", args.run_dir, "--env-id", "Acrobot-v1")
     assert code == 2 and "has env_id CartPole-v1, not Acrobot-v1" in err
+
+
+def test_evaluation_with_another_network_is_refused(make_args, command_line):
+    args = make_args(ppo_atari, env_id="Pong", total_timesteps=64)
+    ppo_atari.train(args)
+    for flags in (["--evaluate", args.run_dir], ["--resume", args.run_dir, "--total-timesteps", 128]):
+        code, out, err = command_line(ppo_atari, *flags, "--full-action-space")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "does not fit these flags" in err
+
+
+def test_two_folders_at_once_are_refused(script, command_line):
+    for flags in (["--resume", "a", "--evaluate", "b"], ["--resume", "a", "--run-dir", "b"]):
+        code, out, err = command_line(script, *flags)
+        assert (code, out) == (2, "")
+        assert err == f"{script.__name__}.py: --run-dir, --resume and --evaluate exclude each other\n"
+
+
+def test_interrupted_in_the_last_evaluation(make_args, command_line, monkeypatch):
+    args = make_args(ppo_discrete, total_timesteps=64)
+    monkeypatch.setattr(ppo_discrete, "evaluate", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    code, _, err = command_line(ppo_discrete, *flags_of(args))
+    assert (code, err) == (130, f"ppo_discrete.py: SIGINT at step 64; to go on, --evaluate {args.run_dir}\n")
 
 
 def test_seeds_of_everything():
