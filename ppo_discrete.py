@@ -503,6 +503,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         evaluate_run(args) if args.evaluate else train(args)
+        if WORLD_SIZE > 1:
+            print(end="", flush=True)
+            os._exit(0)  # an ordinary exit is now and then aborted by the threads of gloo
     except (KeyboardInterrupt, Exception) as error:
         cause, code = f"{type(error).__name__}: {error}", 1
         if isinstance(error, KeyboardInterrupt):

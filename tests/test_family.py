@@ -98,7 +98,7 @@ def test_no_function_is_longer_than_a_screen(script):
     lengths = {name: len(text.splitlines()) for name, text in definitions(script).items()}
     assert lengths.pop("train") <= 150
     assert max(lengths.values()) <= 36
-    assert len(inspect.getsource(script).splitlines()) <= 570
+    assert len(inspect.getsource(script).splitlines()) <= 590
 
 
 def test_readme_and_ci_run_the_same_tests():

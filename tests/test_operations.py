@@ -349,6 +349,19 @@ def test_two_processes_resumed(make_args, tmp_path):
         ppo_discrete.train(replace(half, resume=half.run_dir))
 
 
+def test_torchrun_from_the_shell(make_args):
+    """One of the two speaks, and what it says last is not lost."""
+    args = make_args(ppo_discrete, total_timesteps=256)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [ppo_discrete.__file__, *flags_of(args)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    assert lines[0].startswith("CartPole-v1 on cpu, 256 steps")
+    assert [line.split()[0] for line in lines[1:3]] == ["128", "256"]
+    assert lines[-1].startswith("mean return") and len(lines) == 5
+
+
 def test_gradient_of_two_processes_is_that_of_both_batches(make_args, tmp_path):
     flags = dict(norm_adv=False, update_epochs=1, num_minibatches=1, learning_rate=0.0, total_timesteps=128)
     args = make_args(ppo_discrete, **flags)
