@@ -537,6 +537,25 @@ def evaluate_run(args: Args) -> None:
     report(agent, args, Path(args.evaluate))
 
 
+def explain(error: BaseException) -> tuple[str, int]:
+    """What ended a run early, where, and how to go on; and the exit code."""
+    cause, code = f"{type(error).__name__}: {error}", 1
+    if isinstance(error, KeyboardInterrupt):
+        cause, code = signal.Signals(error.args[0]).name, 128 + error.args[0]
+    elif isinstance(error, EOFError):
+        cause = "a process of --async-envs has died"
+    elif not isinstance(error, OSError | FloatingPointError):
+        traceback.print_exc()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        here = frame.f_locals
+        if isinstance(here.get("envs"), gym.vector.VectorEnv):
+            here["envs"].unwrapped.closed = True  # or it would wait for a process that has died
+        if frame.f_code is train.__code__ and "bar" in here:
+            how = "--resume" if here["steps"] < here["all_steps"] else "--evaluate"
+            cause += f" at step {here['steps']}; to go on, {how} {here['run_dir']}"
+    return cause, code
+
+
 def main() -> None:
     """Do what the command line says; if it ends early, say why in one line, and how to go on."""
 
@@ -556,25 +575,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         evaluate_run(args) if args.evaluate else train(args)
-        if WORLD_SIZE > 1:
-            print(end="", flush=True)
-            os._exit(0)  # an ordinary exit is now and then aborted by the threads of gloo
     except (KeyboardInterrupt, Exception) as error:
-        cause, code = f"{type(error).__name__}: {error}", 1
-        if isinstance(error, KeyboardInterrupt):
-            cause, code = signal.Signals(error.args[0]).name, 128 + error.args[0]
-        elif isinstance(error, EOFError):
-            cause = "a process of --async-envs has died"
-        elif not isinstance(error, OSError | FloatingPointError):
-            traceback.print_exc()
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            here = frame.f_locals
-            if isinstance(here.get("envs"), gym.vector.VectorEnv):
-                here["envs"].unwrapped.closed = True  # or it would wait for a process that has died
-            if frame.f_code is train.__code__ and "bar" in here:
-                how = "--resume" if here["steps"] < here["all_steps"] else "--evaluate"
-                cause += f" at step {here['steps']}; to go on, {how} {here['run_dir']}"
-        refuse(cause, code)
+        refuse(*explain(error))
+    if WORLD_SIZE > 1:
+        print(end="", flush=True)
+        os._exit(0)  # an ordinary exit is now and then aborted by the threads of gloo
 
 
 if __name__ == "__main__":
