@@ -1,6 +1,7 @@
 """What test_operations.py starts under torchrun: train, then write down what this process has."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -20,7 +21,10 @@ def ppo_loss(dist, value, batch, args):
     if losses == dies_at and script.RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     batches.append(batch)
-    return loss_function(dist, value, batch, args)
+    loss, metrics = loss_function(dist, value, batch, args)
+    if args.target_kl < math.inf:  # one process is far above it, the other far below
+        metrics["kl"] = torch.tensor(float(script.RANK))
+    return loss, metrics
 
 
 def clip_grad_norm_(parameters, max_norm):
