@@ -437,6 +437,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     return agent, log
 
 
+# That was the algorithm; from here on: flags, folders, checkpoints, failures, and the command line.
+
+
 def refuse(mistake: str, code: int = 2) -> NoReturn:
     """Say in one line what is wrong, and exit."""
     print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)

@@ -452,7 +452,7 @@ def test_exploding_weights(script, make_args, command_line):
 
 
 def test_full_disk_while_saving(make_args, tmp_path):
-    """No file may grow beyond 100 kB: the first checkpoint, of 115 kB with Adam's two moments, fails."""
+    """From the third save on no file may grow beyond 50 kB, and a checkpoint is larger than that."""
     code = """if True:
         import resource, sys
         sys.path.insert(0, sys.argv.pop(1))
