@@ -50,6 +50,7 @@ class Args:
     seed: int = 1  # of everything random
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
+    compile: bool = False  # the update, by torch.compile: faster, once it is done
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
@@ -200,16 +201,17 @@ class Agent(nn.Module):
         return dist, self.critic(features).squeeze(-1)
 
 
-def compute_gae(rewards: Tensor, values: Tensor, dones: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
     """Generalized advantage estimation (arXiv 1506.02438).
 
     rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
     """
-    advantages, advantage = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
-    for t in reversed(range(len(rewards))):
-        alive = 1.0 - dones[t]
-        delta = rewards[t] + gamma * alive * values[t + 1] - values[t]
-        advantages[t] = advantage = delta + gamma * gae_lambda * alive * advantage  # [D05]
+    discount = gamma * (1 - dones)
+    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
 
@@ -237,17 +239,24 @@ def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) -> tup
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
 
 
+def backpropagate(agent: Agent, batch: Batch, args: Args) -> dict:
+    """Add the gradients of ppo_loss to the agent's -> its metrics. This is what --compile compiles."""
+    dist, value = agent(batch.obs)
+    loss, metrics = ppo_loss(dist, value, batch, args)
+    loss.backward()
+    return metrics
+
+
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 a constant guess, NaN for equal returns."""
     variance = returns.var()
     return (1 - (returns - values).var() / variance).item() if variance > 0 else math.nan
 
 
-def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
+def buffer(rows: int, space: gym.Space) -> np.ndarray:
     """Zeros (rows, *space.shape) of the space's own type, except that all floats are float32."""
     is_float = np.issubdtype(space.dtype, np.floating)
-    dtype = torch.float32 if is_float else torch.as_tensor(np.empty(0, space.dtype)).dtype
-    return torch.zeros((rows, *space.shape), dtype=dtype, device=device)
+    return np.zeros((rows, *space.shape), np.float32 if is_float else space.dtype)
 
 
 def env_seeds(num_envs: int, *key: int) -> list[int]:
@@ -309,11 +318,17 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     torch.set_num_threads(args.threads)
     if WORLD_SIZE > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    on_device = partial(torch.as_tensor, device=device)
     envs = make_envs(args, N)
     shuffler = torch.Generator(device)  # separate: shuffling leaves sampling alone
     seed_everything(args.seed, 3)  # the same weights in all processes
     agent = Agent(envs).to(device)
-    optimizer = Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    parameters = list(agent.parameters())
+    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    backward = backpropagate
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
+        backward = torch.compile(backpropagate)
     episode_returns, first_iteration, log = deque(maxlen=100), 0, []
     if args.resume:
         same = dict(env_id=args.env_id, seed=args.seed, num_envs=N, num_steps=T, processes=WORLD_SIZE)
@@ -334,11 +349,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}, {all_steps} steps, logging to {run_dir}", flush=True)
 
-    # storage
-    obs = buffer(T + 1, envs.observation_space, device)
-    actions = buffer(T, envs.action_space, device)
-    logprobs, rewards, dones = torch.zeros(3, T, N, device=device)
-    values = torch.zeros(T + 1, N, device=device)
+    # storage: of the envs in NumPy, as they are, and of the agent on its device
+    obs, actions = buffer(T + 1, envs.observation_space), buffer(T, envs.action_space)
+    rewards, dones = np.zeros((2, T, N), dtype=np.float32)
+    values, logprobs = torch.zeros(T + 1, N, device=device), torch.zeros(T, N, device=device)
     score = np.zeros(N)
 
     bar = tqdm(total=all_steps, initial=steps, unit=" steps", unit_scale=True, disable=RANK > 0 or None)
@@ -351,7 +365,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             seed_everything(args.seed, 4, iteration, RANK)
             shuffler.manual_seed(*env_seeds(1, args.seed, 5, iteration, RANK))
             seeds = env_seeds(N, args.seed, 0, iteration, RANK)
-            obs[T] = torch.as_tensor(envs.reset(seed=seeds)[0])  # [E2]
+            obs[T], _ = envs.reset(seed=seeds)  # [E2]
             score[:] = 0
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
@@ -361,40 +375,41 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         # rollout
         with torch.no_grad():
             obs[0] = obs[T]  # carry on from where the last rollout stopped
+            final_values = np.zeros_like(rewards)
             for t in range(T):
-                dist, values[t] = agent(obs[t])
-                actions[t] = dist.sample()
-                logprobs[t] = dist.log_prob(actions[t])
-                next_obs, reward, terminated, truncated, infos = envs.step(actions[t].cpu().numpy())
+                dist, values[t] = agent(on_device(obs[t]))
+                action = dist.sample()
+                logprobs[t], actions[t] = dist.log_prob(action), action.cpu()
+                obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 steps += N * WORLD_SIZE
-                require_finite(obs=next_obs.sum(), reward=reward.sum())
+                require_finite(obs=obs[t + 1].sum(), reward=reward.sum())
                 done, timeout = terminated | truncated, truncated & ~terminated
-                dones[t] = torch.as_tensor(done | (args.episodic_life & infos["life_lost"]))  # [D16]
-                rewards[t] = torch.as_tensor(np.sign(reward))  # [D19]
+                rewards[t] = np.sign(reward)  # [D19]
+                dones[t] = done | (args.episodic_life & infos["life_lost"])  # [D16]
                 if timeout.any():  # not a terminal state: the last obs still has a value
-                    final_obs = torch.as_tensor(np.stack(infos["final_obs"][timeout])).to(obs)
-                    rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
-                obs[t + 1] = torch.as_tensor(next_obs)
+                    final_obs = np.stack(infos["final_obs"][timeout]).astype(obs.dtype)
+                    final_values[t, timeout] = agent(on_device(final_obs))[1].cpu()
                 score += reward
                 episode_returns.extend(score[done].tolist())
                 score[done] = 0
-            _, values[T] = agent(obs[T])
+            states, taken = on_device(obs), on_device(actions)
+            _, values[T] = agent(states[T])
 
         # update
-        advantages = compute_gae(rewards, values, dones, args.gamma, args.gae_lambda)
+        rewards += args.gamma * final_values  # [E1]
+        advantages = compute_gae(rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        advantages = on_device(advantages)
         returns = advantages + values[:T]
-        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
+        batch = Batch(states[:T], taken, logprobs, advantages, returns, values[:T])
         batch = Batch(*(x.flatten(0, 1) for x in batch))
         history = []
         for _ in range(args.update_epochs):
             for idx in torch.randperm(B, generator=shuffler, device=device).split(M):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
-                dist, value = agent(minibatch.obs)
-                loss, metrics = ppo_loss(dist, value, minibatch, loss_args)
                 optimizer.zero_grad()
-                loss.backward()
-                average(*(parameter.grad for parameter in agent.parameters()))
-                metrics["grad_norm"] = clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [D11]
+                metrics = backward(agent, minibatch, loss_args)
+                average(*(parameter.grad for parameter in parameters))
+                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
             average(metrics["kl"])

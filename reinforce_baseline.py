@@ -50,6 +50,7 @@ class Args:
     seed: int = 1  # of everything random
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
+    compile: bool = False  # the update, by torch.compile: faster, once it is done
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
@@ -133,23 +134,33 @@ class Agent(nn.Module):
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
+    def logits(self, obs: Tensor) -> Tensor:
+        return torch.where(self.valid, self.actor(obs.float()).unflatten(-1, self.valid.shape), -torch.inf)
+
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
-        obs = obs.float()
-        logits = torch.where(self.valid, self.actor(obs).unflatten(-1, self.valid.shape), -torch.inf)
-        dist = Independent(Categorical(logits=logits, validate_args=False), self.valid.dim() - 1)  # [D37]
-        return dist, self.critic(obs).squeeze(-1)
+        dist = Categorical(logits=self.logits(obs), validate_args=False)
+        return Independent(dist, self.valid.dim() - 1), self.critic(obs.float()).squeeze(-1)  # [D37]
+
+    def noise(self, *shape: int) -> Tensor:
+        """Gumbel noise: where logits + noise (*shape, n) is largest is a sample of their softmax."""
+        return -torch.empty(*shape, *self.valid.shape, device=self.valid.device).exponential_().log()
+
+    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
+        """An action sampled with the noise, or the most probable one without."""
+        return (self.logits(obs) + noise).argmax(-1)
 
 
-def compute_gae(rewards: Tensor, values: Tensor, dones: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
     """Generalized advantage estimation (arXiv 1506.02438).
 
     rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
     """
-    advantages, advantage = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
-    for t in reversed(range(len(rewards))):
-        alive = 1.0 - dones[t]
-        delta = rewards[t] + gamma * alive * values[t + 1] - values[t]
-        advantages[t] = advantage = delta + gamma * gae_lambda * alive * advantage  # [D05]
+    discount = gamma * (1 - dones)
+    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
 
@@ -169,17 +180,24 @@ def reinforce_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) 
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
 
 
+def backpropagate(agent: Agent, batch: Batch, args: Args) -> dict:
+    """Add the gradients of reinforce_loss to the agent's -> its metrics. This is what --compile compiles."""
+    dist, value = agent(batch.obs)
+    loss, metrics = reinforce_loss(dist, value, batch, args)
+    loss.backward()
+    return metrics
+
+
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 a constant guess, NaN for equal returns."""
     variance = returns.var()
     return (1 - (returns - values).var() / variance).item() if variance > 0 else math.nan
 
 
-def buffer(rows: int, space: gym.Space, device: torch.device) -> Tensor:
+def buffer(rows: int, space: gym.Space) -> np.ndarray:
     """Zeros (rows, *space.shape) of the space's own type, except that all floats are float32."""
     is_float = np.issubdtype(space.dtype, np.floating)
-    dtype = torch.float32 if is_float else torch.as_tensor(np.empty(0, space.dtype)).dtype
-    return torch.zeros((rows, *space.shape), dtype=dtype, device=device)
+    return np.zeros((rows, *space.shape), np.float32 if is_float else space.dtype)
 
 
 def env_seeds(num_envs: int, *key: int) -> list[int]:
@@ -220,8 +238,8 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     obs, _ = envs.reset(seed=env_seeds(envs.num_envs, args.seed, 1))
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
     while running.any():
-        dist, _ = agent(torch.as_tensor(obs, dtype=torch.float32).to(device))
-        action = dist.mode if args.eval_greedy else dist.sample()
+        noise = 0.0 if args.eval_greedy else agent.noise(envs.num_envs)
+        action = agent.act(torch.as_tensor(obs, dtype=torch.float32).to(device), noise)
         obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
         score += reward * running
         running &= ~(terminated | truncated)
@@ -240,10 +258,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     torch.set_num_threads(args.threads)
     if WORLD_SIZE > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    on_device = partial(torch.as_tensor, device=device)
     envs = make_envs(args, N)
     seed_everything(args.seed, 3)  # the same weights in all processes
     agent = Agent(envs).to(device)
-    optimizer = Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    parameters = list(agent.parameters())
+    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    backward = backpropagate
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
+        backward = torch.compile(backpropagate)
     episode_returns, first_iteration, log = deque(maxlen=100), 0, []
     if args.resume:
         same = dict(env_id=args.env_id, seed=args.seed, num_envs=N, num_steps=T, processes=WORLD_SIZE)
@@ -264,10 +288,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}, {all_steps} steps, logging to {run_dir}", flush=True)
 
-    # storage
-    obs = buffer(T + 1, envs.observation_space, device)
-    actions = buffer(T, envs.action_space, device)
-    rewards, dones = torch.zeros(2, T, N, device=device)
+    # storage: of the envs in NumPy, as they are, and of the agent on its device
+    obs, actions = buffer(T + 1, envs.observation_space), buffer(T, envs.action_space)
+    rewards, dones = np.zeros((2, T, N), dtype=np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score = np.zeros(N)
 
@@ -280,7 +303,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 save(run_dir, args, iteration, agent, optimizer, episode_returns)
             seed_everything(args.seed, 4, iteration, RANK)
             seeds = env_seeds(N, args.seed, 0, iteration, RANK)
-            obs[T] = torch.as_tensor(envs.reset(seed=seeds)[0])  # [E2]
+            obs[T], _ = envs.reset(seed=seeds)  # [E2]
             score[:] = 0
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
@@ -289,35 +312,35 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         # rollout
         with torch.no_grad():
             obs[0] = obs[T]  # carry on from where the last rollout stopped
+            final_values = np.zeros_like(rewards)
+            noise = agent.noise(T, N)
             for t in range(T):
-                dist, values[t] = agent(obs[t])
-                actions[t] = dist.sample()
-                next_obs, reward, terminated, truncated, infos = envs.step(actions[t].cpu().numpy())
+                actions[t] = agent.act(on_device(obs[t]), noise[t]).cpu()
+                obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 steps += N * WORLD_SIZE
-                require_finite(obs=next_obs.sum(), reward=reward.sum())
+                require_finite(obs=obs[t + 1].sum(), reward=reward.sum())
                 done, timeout = terminated | truncated, truncated & ~terminated
-                dones[t] = torch.as_tensor(done)
-                rewards[t] = torch.as_tensor(reward)
+                rewards[t], dones[t] = reward, done
                 if timeout.any():  # not a terminal state: the last obs still has a value
-                    final_obs = torch.as_tensor(np.stack(infos["final_obs"][timeout])).to(obs)
-                    rewards[t, timeout] += args.gamma * agent(final_obs)[1]  # [E1]
-                obs[t + 1] = torch.as_tensor(next_obs)
+                    final_obs = np.stack(infos["final_obs"][timeout]).astype(obs.dtype)
+                    final_values[t, timeout] = agent(on_device(final_obs))[1].cpu()
                 score += reward
                 episode_returns.extend(score[done].tolist())
                 score[done] = 0
-            _, values[T] = agent(obs[T])
+            states, taken = on_device(obs), on_device(actions)
+            _, values[:] = agent(states)  # all steps at once, as nothing was learned between them
 
         # update
-        advantages = compute_gae(rewards, values, dones, args.gamma, args.gae_lambda)
+        rewards += args.gamma * final_values  # [E1]
+        advantages = compute_gae(rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        advantages = on_device(advantages)
         returns = advantages + values[:T]
-        batch = Batch(obs[:T], actions, advantages, returns)
+        batch = Batch(states[:T], taken, advantages, returns)
         batch = Batch(*(x.flatten(0, 1) for x in batch))
-        dist, value = agent(batch.obs)
-        loss, metrics = reinforce_loss(dist, value, batch, args)
         optimizer.zero_grad()
-        loss.backward()
-        average(*(parameter.grad for parameter in agent.parameters()))
-        metrics["grad_norm"] = clip_grad_norm_(agent.parameters(), args.max_grad_norm)  # [D11]
+        metrics = backward(agent, batch, args)
+        average(*(parameter.grad for parameter in parameters))
+        metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
         optimizer.step()
 
         # log

@@ -133,7 +133,9 @@ def make_args(tmp_path):
 
 
 def snapshot(value):
-    """Tensors as they are now: rollout storage is written over in the next iteration."""
+    """Arrays as tensors, as they are now: rollout storage is written over in the next iteration."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, tuple):
