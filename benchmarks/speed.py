@@ -1,17 +1,18 @@
 """Speed: a script against stable-baselines3's PPO, same env, same hyper-parameters, same number of threads.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/speed.py --script ppo_discrete --env-id CartPole-v1
-    python benchmarks/speed.py --script ppo_atari --env-id BreakoutNoFrameskip-v4 --threads 2 --steps 10_240
+    python benchmarks/speed.py --script ppo_discrete --env-id CartPole-v1 --flags=--compile
+    python benchmarks/speed.py --script ppo_atari --env-id BreakoutNoFrameskip-v4 --threads 2 --steps 20_480
+    python benchmarks/speed.py --repeats 0 --num-envs 1 4 16 64 256
 
 The two train alternately, each time in a process of its own, so that what else the machine does slows both.
-Steps per second leave out start-up and the first quarter of the iterations. Then one more run of the script
-alone says where its time goes.
+Steps per second leave out start-up and the first quarter of the iterations; start-up is all until the end of
+the first iteration. Then one more run of the script alone says where its time goes, and one for each of
+--num-envs how it grows with them.
 """
 
 import contextlib
 import importlib
-import itertools
 import json
 import os
 import resource
@@ -21,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import tyro
 
+START = time.perf_counter()
 ROOT = Path(__file__).parents[1]
 
 
@@ -37,6 +39,7 @@ class Args:
     repeats: int = 5  # pairs of runs
     threads: int = 1  # of torch
     flags: str = ""  # more flags for the script, in one string
+    num_envs: tuple[int, ...] = ()  # measure the script alone with these, too
     only: str = ""  # for the processes that this one starts: whose run it is
 
 
@@ -44,26 +47,27 @@ def make_script_args(args: Args, folder: str):
     """The script, and its Args for this benchmark; those of the peer are read off them."""
     sys.path.insert(0, str(ROOT))
     script = importlib.import_module(args.script)
-    flags = (
-        f"--env-id {args.env_id} --total-timesteps {args.steps} --threads {args.threads} --eval-episodes 1"
-    )
+    flags = f"--env-id {args.env_id} --total-timesteps {args.steps} --threads {args.threads} --checkpoints 1"
     return script, tyro.cli(
         script.Args, args=[*shlex.split(flags), "--run-dir", f"{folder}/run", *shlex.split(args.flags)]
     )
 
 
-def speed(steps: list[int], seconds: list[float]) -> float:
-    """Steps per second from what was done when, without the first quarter."""
+def measure(steps: list[int], seconds: list[float]) -> dict[str, float]:
+    """Speed and start-up from what was done when, seconds from the start of the process."""
     first = len(steps) // 4
-    return (steps[-1] - steps[first]) / (seconds[-1] - seconds[first])
+    return {"speed": (steps[-1] - steps[first]) / (seconds[-1] - seconds[first]), "startup": seconds[0]}
 
 
 def run_ours(args: Args, folder: str) -> dict:
     script, script_args = make_script_args(args, folder)
+    clock = []
+    script.explained_variance = lambda *_: (
+        clock.append(time.perf_counter() - START) or 0.0
+    )  # once an iteration
+    script.evaluate = lambda *_: [0.0]
     _, log = script.train(script_args)
-    steps = [row["steps"] for row in log]
-    seconds = itertools.accumulate(steps[0] / row["steps_per_second"] for row in log)
-    return {"speed": speed(steps, list(seconds))}
+    return measure([row["steps"] for row in log], clock)
 
 
 def run_sb3(args: Args, folder: str) -> dict:
@@ -112,23 +116,24 @@ def run_sb3(args: Args, folder: str) -> dict:
 
         def _on_rollout_start(self) -> None:
             self.steps.append(self.num_timesteps)
-            self.seconds.append(time.perf_counter())
+            self.seconds.append(time.perf_counter() - START)
 
         _on_training_end = _on_rollout_start
 
     clock = Clock()
     agent.learn(args.steps, callback=clock)
-    return {"speed": speed(clock.steps, clock.seconds)}
+    return measure(clock.steps[1:], clock.seconds[1:])
 
 
 def run_breakdown(args: Args, folder: str) -> dict:
-    """Shares of the script's time: in the envs, in the policy, in the update, and the rest of the rollout."""
+    """Seconds of the script in the envs, in the policy, in the update, and in the rest of the rollout."""
     import torch
 
     script, script_args = make_script_args(args, folder)
     spent = {"env": 0.0, "policy": 0.0, "update": 0.0}
     started = updating = 0.0
-    make_envs, forward, compute_gae = script.make_envs, script.Agent.forward, script.compute_gae
+    act = "act" if hasattr(script.Agent, "act") else "forward"
+    make_envs, compute_gae, policy = script.make_envs, script.compute_gae, getattr(script.Agent, act)
 
     def timed(name, function):
         def run(*args):
@@ -140,13 +145,14 @@ def run_breakdown(args: Args, folder: str) -> dict:
         return run
 
     def timed_envs(*args):
-        nonlocal started
         envs = make_envs(*args)
         step = timed("env", envs.step)
 
         def first_step(*args):
             nonlocal started, updating
-            started = started or time.perf_counter()
+            if updating and not started:  # the first iteration is warming up
+                spent.update(dict.fromkeys(spent, 0.0))
+                started, updating = time.perf_counter(), 0.0
             if updating:
                 spent["update"] += time.perf_counter() - updating
                 updating = 0.0
@@ -160,18 +166,23 @@ def run_breakdown(args: Args, folder: str) -> dict:
         updating = time.perf_counter()
         return compute_gae(*args)
 
-    act = timed("policy", forward)
-    script.Agent.forward = lambda *args: forward(*args) if torch.is_grad_enabled() else act(*args)
+    timed_policy = timed("policy", policy)
+    setattr(
+        script.Agent, act, lambda *args: policy(*args) if torch.is_grad_enabled() else timed_policy(*args)
+    )
     script.make_envs, script.compute_gae = timed_envs, timed_gae
     script.evaluate = lambda *args: [0.0]
     script.train(script_args)
+    spent["update"] += time.perf_counter() - updating
     total = time.perf_counter() - started
     return spent | {"rest": total - sum(spent.values())}
 
 
 def in_a_process(args: Args, only: str) -> dict:
     """Run this file once more for one run -> what it measured, with its peak memory in MiB."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (asdict(args) | {"only": only}).items()]
+    fields = asdict(args) | {"only": only}
+    fields.pop("num_envs")
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     env = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
     result = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, env=env)
     if result.returncode:
@@ -192,17 +203,25 @@ def main(args: Args) -> None:
     for _ in range(args.repeats):
         ours, theirs = in_a_process(args, "ours"), in_a_process(args, "sb3")
         ratios.append(ours["speed"] / theirs["speed"])
-        print(
-            f"{ours['speed']:8,.0f} steps/s, {ours['memory']:5,.0f} MiB   "
-            f"stable-baselines3 {theirs['speed']:8,.0f} steps/s, {theirs['memory']:5,.0f} MiB   "
-            f"ratio {ratios[-1]:.2f}",
-            flush=True,
-        )
-    print(f"ratio: min {min(ratios):.2f}, median {statistics.median(ratios):.2f}, max {max(ratios):.2f}")
-    spent = in_a_process(args, "breakdown")
-    spent.pop("memory")
-    total = sum(spent.values())
-    print("time:", ", ".join(f"{name} {share / total:.0%}" for name, share in spent.items()))
+        print(f"{describe(ours)}   stable-baselines3 {describe(theirs)}   ratio {ratios[-1]:.2f}", flush=True)
+    if ratios:
+        print(f"ratio: min {min(ratios):.2f}, median {statistics.median(ratios):.2f}, max {max(ratios):.2f}")
+        spent = in_a_process(args, "breakdown")
+        spent.pop("memory")
+        total = sum(spent.values())
+        print("time:", ", ".join(f"{name} {share / total:.0%}" for name, share in spent.items()), end="; ")
+        print(f"env {spent['env'] / (total - spent['update']):.0%} of the rollout")
+    for num_envs in args.num_envs:
+        _, script_args = make_script_args(args, "")
+        steps = max(args.steps, 8 * num_envs * script_args.num_steps)
+        flags = f"{args.flags} --num-envs {num_envs}"
+        print(f"{num_envs:4} envs: {describe(in_a_process(replace(args, steps=steps, flags=flags), 'ours'))}")
+
+
+def describe(result: dict[str, float]) -> str:
+    return (
+        f"{result['speed']:8,.0f} steps/s, start-up {result['startup']:3.0f} s, {result['memory']:5,.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

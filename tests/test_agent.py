@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+import ppo_continuous
+
 
 @pytest.fixture
 def make_agent(discrete, make_args):
@@ -30,6 +32,35 @@ def test_orthogonal_weights_and_zero_biases(make_agent):
 def test_starts_close_to_uniform(make_agent):
     dist, _ = make_agent("CartPole-v1")(torch.randn(256, 4))
     assert (dist.base_dist.probs - 0.5).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "toy/Copy-v0"])
+def test_actions_follow_the_distribution(make_agent, env_id):
+    """Gumbel noise makes samples of a softmax, and no noise its mode; 40,000 of them in each of 5 states."""
+    agent = make_agent(env_id)
+    nn.init.normal_(agent.actor[-1].weight, std=0.5)
+    obs = torch.randn(5, agent.actor[0].in_features)
+    dist, _ = agent(obs)
+    actions = agent.act(obs, agent.noise(40_000, 5))
+    probs = dist.base_dist.probs
+    shares = nn.functional.one_hot(actions, probs.shape[-1]).float().mean(0)
+    torch.testing.assert_close(shares, probs, atol=0.01, rtol=0)
+    assert not shares[..., ~agent.valid].any()
+    assert probs.std() > 0.05  # not all alike
+    assert torch.equal(agent.act(obs, 0.0), dist.mode)
+
+
+def test_continuous_actions_follow_the_distribution(make_args):
+    args = make_args(ppo_continuous, env_id="HalfCheetah-v5")
+    torch.manual_seed(0)
+    agent = ppo_continuous.Agent(ppo_continuous.make_envs(args, 1))
+    agent.log_std.data = torch.linspace(-2, 1, 6)
+    obs = torch.randn(5, 17)
+    dist, _ = agent(obs)
+    actions = agent.act(obs, agent.noise(40_000, 5))
+    torch.testing.assert_close(actions.mean(0), dist.mean, atol=0.05, rtol=0)
+    torch.testing.assert_close(actions.std(0), dist.stddev, atol=0, rtol=0.02)
+    assert torch.equal(agent.act(obs, 0.0), dist.mode)
 
 
 def test_actor_and_critic_share_nothing(make_agent):

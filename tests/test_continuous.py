@@ -301,7 +301,7 @@ def test_rewards_are_clipped_after_scaling(small, record):
     rewards = rewards_of(record, small, env_id="toy/Bounded-v0", gamma=0.0)
     assert (rewards == 10).all()
     rewards = rewards_of(record, small, env_id="toy/Bounded-v0")
-    assert (0 < rewards).all() and (rewards < 1).all()
+    assert (rewards > 0).all() and (rewards < 1).all()
 
 
 # ---- envs

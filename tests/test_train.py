@@ -64,6 +64,19 @@ def test_rollouts_carry_on_where_the_last_one_stopped(discrete, make_args, recor
         assert values.shape == (6, 3)
 
 
+def test_actions_are_samples(discrete, make_args, record):
+    """In an env where all states look alike they differ from step to step, and from env to env."""
+    batches = record(discrete, "Batch")
+    flags = dict(num_envs=8, num_steps=512, total_timesteps=4096, learning_rate=0.0)
+    discrete.train(make_args(discrete, env_id="toy/Ones-v0", **flags))
+    actions = batches[0][1].actions.view(512, 8).float()
+    assert actions.mean(0) == pytest.approx(0.5, abs=0.1)
+    correlations = torch.corrcoef(
+        torch.cat([actions[:-1], actions[1:]], 1).T
+    )  # of envs, and with the step before
+    assert (correlations - torch.eye(16)).abs().max() < 0.2
+
+
 @pytest.mark.parametrize("env_id", ["toy/Terminates-v0", "toy/TimesOut-v0", "toy/Both-v0"])
 def test_only_time_limits_are_bootstrapped(discrete, make_args, record, env_id):
     """With a learning rate of 0 the critic that valued final_obs is the one that comes back."""
@@ -212,6 +225,20 @@ def test_returns_are_built_from_raw_advantages(discrete, make_args, record):
     _, batch = batches[0]
     torch.testing.assert_close(batch.advantages, result)
     torch.testing.assert_close(batch.returns, result + values[:-1])
+
+
+@pytest.mark.parametrize("script", [ppo_discrete, ppo_continuous])
+def test_a_compiled_update_is_the_same(script, make_args):
+    """Up to rounding; the loss and its gradients are one graph, also where clip_coef changes."""
+    counters = torch._dynamo.utils.counters
+    flags = dict(learning_rate=1e-3, total_timesteps=128, anneal_clip=True)
+    eager, _ = script.train(make_args(script, **flags))
+    torch._dynamo.reset()
+    counters.clear()
+    compiled, _ = script.train(make_args(script, compile=True, **flags))
+    assert 1 <= counters["stats"]["unique_graphs"] <= 2
+    assert not counters["graph_break"]
+    assert same_weights(eager, compiled, atol=1e-5)
 
 
 def test_target_kl_ends_the_update_after_an_epoch(ppo, make_args, record):
