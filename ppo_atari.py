@@ -409,7 +409,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
                 metrics = backward(agent, minibatch, loss_args)
-                average(*(parameter.grad for parameter in parameters))
+                average(*(parameter.grad for parameter in parameters))  # [X2]
                 metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)

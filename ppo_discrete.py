@@ -347,7 +347,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 episode_returns.extend(score[done].tolist())
                 score[done] = 0
             states, taken = on_device(obs), on_device(actions)
-            dist, values[:T] = agent(states[:T])  # all steps at once, as nothing was learned between them
+            dist, values[:T] = agent(states[:T])  # all at once, as nothing was learned meanwhile
             logprobs = dist.log_prob(taken)
             _, values[T] = agent(states[T])
 
@@ -364,7 +364,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
                 metrics = backward(agent, minibatch, loss_args)
-                average(*(parameter.grad for parameter in parameters))
+                average(*(parameter.grad for parameter in parameters))  # [X2]
                 metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)

@@ -328,7 +328,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 episode_returns.extend(score[done].tolist())
                 score[done] = 0
             states, taken = on_device(obs), on_device(actions)
-            _, values[:] = agent(states)  # all steps at once, as nothing was learned between them
+            _, values[:] = agent(states)  # all at once, as nothing was learned meanwhile
 
         # update
         rewards += args.gamma * final_values  # [E1]
@@ -339,7 +339,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         batch = Batch(*(x.flatten(0, 1) for x in batch))
         optimizer.zero_grad()
         metrics = backward(agent, batch, args)
-        average(*(parameter.grad for parameter in parameters))
+        average(*(parameter.grad for parameter in parameters))  # [X2]
         metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
         optimizer.step()
 

@@ -1,5 +1,6 @@
 """Toy envs whose every number is known, and fixtures that look inside train()."""
 
+import contextlib
 import itertools
 
 import gymnasium as gym
@@ -161,3 +162,24 @@ def record(monkeypatch):
         return calls
 
     return start
+
+
+class Stopped(Exception):
+    """What a run is interrupted with."""
+
+
+@contextlib.contextmanager
+def stop_in_iteration(module, number):
+    """Within, the update of the iteration of that number (1 is the first) fails before it begins."""
+    calls, original = itertools.count(1), module.compute_gae
+
+    def failing(*args):
+        if next(calls) == number:
+            raise Stopped
+        return original(*args)
+
+    module.compute_gae = failing
+    try:
+        yield
+    finally:
+        module.compute_gae = original
