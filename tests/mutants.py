@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PPO, CONTINUOUS = "ppo_discrete.py", "ppo_continuous.py"
 ATARI, REINFORCE = "ppo_atari.py", "reinforce_baseline.py"
+LSTM, MASKED, PENALTY = (f"variants/ppo_{name}.py" for name in ("atari_lstm", "masked", "penalty"))
 
 # tag or subject, script, line, its mutant, and the test, unless the table names it
 # fmt: off
@@ -85,7 +86,7 @@ MUTANTS = [
     ("act", PPO, "self.logits(obs) + noise", "self.logits(obs) - noise",
      "test_agent::test_actions_follow_the_distribution"),
     ("act", CONTINUOUS, "self.log_std.exp() * noise", "noise",
-     "test_agent::test_actions_follow_the_distribution"),
+     "test_agent::test_continuous_actions_follow_the_distribution"),
     ("act", PPO, "noise = agent.noise(T, N)", "noise = torch.zeros(T)",
      "test_train::test_actions_are_samples"),
     ("act", PPO, "noise = agent.noise(T, N)", "noise = agent.noise(1, N).expand(T, -1, -1)",
@@ -162,8 +163,7 @@ MUTANTS = [
     ("D30", CONTINUOUS, "args.gamma * going_on * discounted", "args.gamma * discounted"),
     ("D30", CONTINUOUS, "going_on = 1 - dones[t - 1]", "going_on = 1 - dones[t - 1] * (t > 0)"),
     ("D31", CONTINUOUS, "rewards.clip(-10, 10, out=rewards)", "pass"),
-    ("time limits", CONTINUOUS, "going_on = 1 - dones[t - 1]",
-     "going_on = 1 - dones[t - 1] * (t > 0 and terminated)",
+    ("time limits", CONTINUOUS, "dones[t] = reward, done", "dones[t] = reward, terminated",
      "test_continuous::test_reward_scaling_restarts"),
     ("centred", CONTINUOUS, "rewards /= agent",
      "rewards -= agent.return_stats.mean.item(); rewards /= agent",
@@ -243,13 +243,11 @@ MUTANTS = [
     ("evaluate", CONTINUOUS, "    load(args.evaluate, agent)\n",
      "    load(args.evaluate, agent); agent.obs_stats.mean.zero_()\n",
      "test_operations::test_evaluation_in_a_new_process_is_that_of_training"),
-    ("torchrun", PPO, "average(*(parameter.grad for parameter in parameters))", "pass",
-     "test_operations::test_gradient_of_two_processes"),
-    ("torchrun", PPO, "                average(*(parameter.grad for parameter in parameters))\n"
+    ("X2", PPO, "average(*(parameter.grad for parameter in parameters))", "pass"),
+    ("X2", PPO, "average(*(parameter.grad for parameter in parameters))  # [X2]\n"
      '                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)',
-     '                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)\n'
-     "                average(*(parameter.grad for parameter in parameters))",
-     "test_operations::test_gradient_of_two_processes"),
+     'metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)\n'
+     "                average(*(parameter.grad for parameter in parameters))"),
     ("torchrun", PPO, '            average(metrics["kl"])\n', "", "test_operations::test_target_kl"),
     ("torchrun", CONTINUOUS, "        x = gather(x)\n", "", "test_operations::test_two_processes_end"),
     ("finite", PPO, "require_finite(obs=obs[t + 1].sum(), reward=reward.sum())", "pass",
@@ -262,6 +260,52 @@ MUTANTS = [
     ("wandb", PPO, "wandb.log(log[-1])", "pass", "test_operations::test_wandb_offline_has_everything"),
     ("film", ATARI, "self.screen.step(actions)", "self.screen.step(actions * 0)",
      "test_atari::test_the_film_is_of_the_game_that_is_played"),
+    ("D32", LSTM, "nn.init.orthogonal_ if", "nn.init.xavier_normal_ if"),
+    ("D32", LSTM, '(nn.init.orthogonal_ if "weight" in name else nn.init.zeros_)(parameter)', "pass"),
+    ("D33", LSTM, "torch.zeros(2, N, 128, device=device)", "torch.ones(2, N, 128, device=device)"),
+    ("D33", LSTM, "obs[T], starts[T], state  #", "obs[T], starts[T], torch.zeros_like(state)  #"),
+    ("D34", LSTM, "state * (1 - start[:, None])", "state"),
+    ("D34", LSTM, "state * (1 - start[:, None])", "torch.stack([state[0] * (1 - start[:, None]), state[1]])"),
+    ("D34", LSTM, "            state = state * (1 - start[:, None])  # [D34]\n"
+     "            state = torch.stack(self.lstm(x, tuple(state)))\n",
+     "            state = torch.stack(self.lstm(x, tuple(state)))\n"
+     "            state = state * (1 - start[:, None])\n"),
+    ("D35", LSTM, "x[:, idx] for x in batch", "x[idx] for x in batch"),
+    ("D35", LSTM, "torch.randperm(N, generator=shuffler, device=device)", "torch.arange(N)"),
+    ("D36", LSTM, "batch.starts, batch.state", "batch.starts, torch.zeros_like(batch.state)"),
+    ("D36", LSTM, "batch.starts, batch.state", "batch.starts.roll(1, 0), batch.state"),
+    ("D36", LSTM, "starts[t + 1] = dones[t]", "starts[t] = dones[t]"),
+    ("D36", LSTM, "batch.obs, batch.starts, batch.state",
+     "batch.obs.transpose(0, 1).reshape(batch.obs.shape), batch.starts, batch.state"),
+    ("memory", LSTM, "no_start, state[:, timeout]", "no_start, 0 * state[:, timeout]",
+     "test_lstm::test_the_last_observation_is_valued"),
+    ("memory", LSTM, "no_start = torch.zeros", "no_start = torch.ones",
+     "test_lstm::test_the_last_observation_is_valued_with_the_memory"),
+    ("memory", LSTM, "start = terminated | truncated |", "start = ~terminated |",
+     "test_lstm::test_evaluation_remembers"),
+    ("E2", LSTM, "score[:], starts[T] = 0, 1", "score[:] = 0", "test_lstm::test_it_plays_and_resumes"),
+    ("X4", MASKED, "torch.where(masks, self.actor", "torch.where(self.valid, self.actor"),
+    ("X4", MASKED, "torch.where(masks, self.actor", "(masks * self.actor"),
+    ("masks", MASKED, "masks[t + 1] = read_masks(envs, infos, valid)", "pass",
+     "test_masked::test_the_ratio_is_one"),
+    ("masks", MASKED, "agent(batch.obs, batch.masks)", "agent(batch.obs, agent.valid)",
+     "test_masked::test_the_ratio_is_one_with_the_masks"),
+    ("masks", MASKED, "obs[0], masks[0] = obs[T], masks[T]", "obs[0] = obs[T]",
+     "test_masked::test_the_ratio_is_one_with_the_masks_of_the_rollout"),
+    ("masks", MASKED, "read_masks(envs, infos, agent.valid.cpu().numpy())", "agent.valid.cpu().numpy()",
+     "test_masked::test_evaluation_and_resuming"),
+    ("masks", MASKED, "if not masks.any(-1).all()", "if False", "test_masked::test_a_state_without"),
+    ("masks", MASKED, "    except AttributeError:", "    except KeyError:",
+     "test_masked::test_an_env_without"),
+    ("E3", PENALTY, "beta * kl - (ratio", "kl - (ratio"),
+    ("E3", PENALTY, "kl_divergence(old_dist, dist)", "kl_divergence(dist, old_dist)"),
+    ("beta", PENALTY, "kl < target / 1.5", "kl < target / 2", "test_penalty::test_the_rule"),
+    ("beta", PENALTY, "kl > target * 1.5", "kl > target * 2", "test_penalty::test_the_rule_for_beta"),
+    ("beta", PENALTY, "max(beta / 2, 1e-4)", "beta / 2", "test_penalty::test_beta_can_always"),
+    ("beta", PENALTY, "_, metrics = ppo_loss(*agent(batch.obs), batch, args, agent.beta)", "pass",
+     "test_penalty::test_beta_follows"),
+    ("beta", PENALTY, 'self.register_buffer("beta", torch.tensor(1.0))', "self.beta = torch.tensor(1.0)",
+     "test_penalty::test_beta_is_part_of_a_checkpoint"),
 ]
 # fmt: on
 

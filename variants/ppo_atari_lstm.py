@@ -492,9 +492,7 @@ def check(args: Args) -> None:
     if args.total_timesteps < B * WORLD_SIZE:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B * WORLD_SIZE} steps")
     if args.num_envs % args.num_minibatches or B // args.num_minibatches < 2:
-        refuse(
-            f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} envs into equal parts"
-        )
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} envs")
 
 
 def pick_device(name: str) -> torch.device:

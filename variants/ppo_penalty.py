@@ -191,7 +191,7 @@ def ppo_loss(
     advantages = batch.advantages
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
-    policy_loss = beta * kl - (ratio * advantages).mean()
+    policy_loss = beta * kl - (ratio * advantages).mean()  # [E3]
     clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
     value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
     value_loss = 0.5 * value_error.mean()
