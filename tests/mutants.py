@@ -267,9 +267,13 @@ MUTANTS = [
     ("D34", LSTM, "state * (1 - start[:, None])", "state"),
     ("D34", LSTM, "state * (1 - start[:, None])", "torch.stack([state[0] * (1 - start[:, None]), state[1]])"),
     ("D34", LSTM, "            state = state * (1 - start[:, None])  # [D34]\n"
-     "            state = torch.stack(self.lstm(x, tuple(state)))\n",
      "            state = torch.stack(self.lstm(x, tuple(state)))\n"
+     "            hidden.append(state[0])\n",
+     "            state = torch.stack(self.lstm(x, tuple(state)))\n"
+     "            hidden.append(state[0])\n"
      "            state = state * (1 - start[:, None])\n"),
+    ("D34", LSTM, "hidden.append(state[0])",
+     "state = state * (1 - start[:, None]); hidden.append(state[0])"),
     ("D35", LSTM, "x[:, idx] for x in batch", "x[idx] for x in batch"),
     ("D35", LSTM, "torch.randperm(N, generator=shuffler, device=device)", "torch.arange(N)"),
     ("D36", LSTM, "batch.starts, batch.state", "batch.starts, torch.zeros_like(batch.state)"),

@@ -118,6 +118,8 @@ def test_the_state_is_reset_where_an_episode_starts(agent):
     values = [agent(obs, starts, s)[1] for s in (state, torch.zeros_like(state))]
     same = (values[0] - values[1]).abs() < 1e-6
     assert same.T.tolist() == [[True, True, True], [False, False, True]]
+    other = torch.cat([noise(1, 2), obs[1:]])
+    assert ((agent(other, starts, state)[1] - values[0]).abs() > 1e-6)[:2].all()  # an opening is remembered
     state.requires_grad_()
     agent.critic.weight.data *= 100
     [gradient] = torch.autograd.grad(agent(obs, starts, state)[1][2].sum(), state)

@@ -223,11 +223,11 @@ def test_video(script, make_args):
 
 
 def test_video_of_mujoco_without_a_display(make_args):
-    args = make_args(ppo_continuous, env_id="HalfCheetah-v5", total_timesteps=64, capture_video=True)
+    args = make_args(ppo_continuous, env_id="Hopper-v5", total_timesteps=64, capture_video=True)
     env = {name: value for name, value in os.environ.items() if name != "DISPLAY"} | {"MUJOCO_GL": "egl"}
     subprocess.run([sys.executable, ppo_continuous.__file__, *flags_of(args)], env=env, check=True)
     frames = frames_of(args.run_dir)
-    assert len(frames) > 900
+    assert len(frames) > 10
     assert (frames[1:] != frames[:-1]).any(axis=(1, 2, 3)).mean() > 0.9
 
 

@@ -51,7 +51,7 @@ class Args:
     seed: int = 1  # of everything random
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
-    compile: bool = False  # the update, by torch.compile: faster, once it is done
+    compile: bool = False  # the update, by torch.compile: faster, after ten minutes
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
