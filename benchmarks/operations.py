@@ -1,0 +1,136 @@
+"""Single operations, timed: what docs/performance.md says of them comes from here.
+
+    python benchmarks/operations.py
+
+One thread; each line is the median over 7 loops. Ratios within a pair are steadier than the times themselves.
+"""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+if "--small-pages" in sys.argv:
+    os.environ[LARGE_PAGES] = "0"
+
+import gymnasium as gym  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.distributions import Categorical  # noqa: E402
+from torch.nn.utils import clip_grad_norm_  # noqa: E402
+from torch.optim import Adam  # noqa: E402
+
+import ppo_atari  # noqa: E402
+import ppo_continuous  # noqa: E402
+import ppo_discrete  # noqa: E402
+
+
+def show(name: str, function, loops: int = 1000) -> None:
+    """Time function, after some calls to warm up, and count the pages that it touches for the first time."""
+    for _ in range(max(3, loops // 10)):
+        function()
+    times, faults = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(7):
+        start = time.perf_counter()
+        for _ in range(loops):
+            function()
+        times.append((time.perf_counter() - start) / loops * 1e6)
+    faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults) / loops / 7
+    print(f"{name:60} {statistics.median(times):10,.1f} us  {faults:8,.0f} page faults", flush=True)
+
+
+def gradient_step(script, agent, batch, args, backward):
+    """A function that does what train() does with a minibatch."""
+    parameters = list(agent.parameters())
+    optimizer = Adam(parameters, lr=0.0, eps=1e-5, fused=True)
+
+    def step():
+        optimizer.zero_grad()
+        backward(agent, batch, args)
+        clip_grad_norm_(parameters, args.max_grad_norm)
+        optimizer.step()
+
+    return step
+
+
+def atari() -> None:
+    """A gradient step on 256 frames."""
+    args = ppo_atari.Args(threads=1)
+    agent = ppo_atari.Agent(ppo_atari.make_envs(args, 1))
+    obs = torch.randint(256, (1024, 4, 84, 84), dtype=torch.uint8)
+    idx = torch.randperm(1024)[:256]
+    batch = ppo_atari.Batch(obs[idx], torch.zeros(256), *torch.randn(4, 256))
+    pages = "small" if "--small-pages" in sys.argv else "large"
+    step = gradient_step(ppo_atari, agent, batch, args, ppo_atari.backpropagate)
+    show(f"Breakout, gradient step, {pages} pages", step, 5)
+    if pages == "large":
+
+        def in_bfloat16():
+            with torch.autocast("cpu", torch.bfloat16):
+                step()
+
+        show("Breakout, gradient step, bfloat16", in_bfloat16, 5)
+        show("Breakout, minibatch of observations by obs[idx]", lambda: obs[idx], 20)
+        show("Breakout, minibatch of observations by index_select", lambda: obs.index_select(0, idx), 20)
+
+
+def small() -> None:
+    """What a step of 4 envs, and an update of a small network, are made of."""
+    args = ppo_discrete.Args()
+    envs = ppo_discrete.make_envs(args, 4)
+    agent = ppo_discrete.Agent(envs)
+    reward, rewards = np.ones(4), np.zeros((128, 4), np.float32)
+    tensor = torch.zeros(128, 4)
+    show("a row of rewards, NumPy", lambda: rewards.__setitem__(5, reward))
+    show("a row of rewards, torch", lambda: tensor.__setitem__(5, torch.as_tensor(reward)))
+    arrays = np.ones((2048, 1), np.float32), np.ones((2049, 1), np.float32), np.zeros((2048, 1), np.float32)
+    show("GAE of 2048 steps, NumPy", lambda: ppo_discrete.compute_gae(*arrays, 0.99, 0.95), 5)
+    tensors = [torch.as_tensor(array) for array in arrays]
+    show("GAE of 2048 steps, torch", lambda: ppo_discrete.compute_gae(*tensors, 0.99, 0.95), 5)
+    stats = ppo_continuous.RunningStats()
+    show("running statistic, update", lambda: stats.update(tensor[0]))
+
+    obs, noise = torch.randn(4, 4), agent.noise(4)
+    with torch.no_grad():
+        show("action, logits + noise", lambda: agent.act(obs, noise))
+        show("action, sample of Categorical", lambda: Categorical(logits=agent.logits(obs)).sample())
+        show("action and value", lambda: (agent.act(obs, noise), agent.critic(obs)))
+        act = torch.compile(agent.act)
+        show("action, logits + noise, compiled", lambda: act(obs, noise))
+    with torch.inference_mode():
+        show("action, logits + noise, inference mode", lambda: agent.act(obs, noise))
+
+    envs.reset(seed=[1, 2, 3, 4])
+    action = np.array([0, 1, 0, 1])
+    show("step of 4 CartPoles", lambda: envs.step(action))
+    bare = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "copy": False}
+    envs = gym.make_vec("CartPole-v1", 4, "sync", bare)
+    envs.reset(seed=1)
+    show("step of 4 CartPoles, neither flattened nor copied", lambda: envs.step(action))
+
+    batch = ppo_discrete.Batch(torch.randn(128, 4), torch.zeros(128), *torch.randn(4, 128))
+    show("gradient step", gradient_step(ppo_discrete, agent, batch, args, ppo_discrete.backpropagate), 200)
+    torch._dynamo.config.trace_autograd_ops = True
+    compiled = torch.compile(ppo_discrete.backpropagate)
+    show("gradient step, compiled", gradient_step(ppo_discrete, agent, batch, args, compiled), 200)
+    parameters = list(agent.parameters())
+    show("clipping the gradient", lambda: clip_grad_norm_(parameters, 0.5))
+    flat = torch.nn.Parameter(torch.randn(9155))
+    flat.grad = torch.randn(9155)
+    show("clipping the gradient, in one tensor", lambda: clip_grad_norm_(flat, 0.5))
+    show("Adam, fused", Adam(parameters, lr=0.0, fused=True).step)
+    show("Adam, fused, in one tensor", Adam([flat], lr=0.0, fused=True).step)
+    show("Adam", Adam(parameters, lr=0.0).step)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if "--small-pages" not in sys.argv:
+        small()
+        subprocess.run([sys.executable, __file__, "--small-pages"], check=True)
+    atari()
