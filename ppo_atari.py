@@ -41,7 +41,9 @@ from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # Linux: large tensors in large pages, which are faster
+os.environ.setdefault(
+    "THP_MEM_ALLOC_ENABLE", "1"
+)  # before the first tensor: large ones in large pages (Linux)
 RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
 
 
@@ -371,7 +373,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
             optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
-        loss_args = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
+        clip_coef = torch.tensor(args.clip_coef * remaining, device=device)  # a float would recompile
+        loss_args = replace(args, clip_coef=clip_coef) if args.anneal_clip else args  # [X1]
 
         # rollout
         with torch.no_grad():

@@ -361,7 +361,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
             optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
-        loss_args = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
+        clip_coef = torch.tensor(args.clip_coef * remaining, device=device)  # a float would recompile
+        loss_args = replace(args, clip_coef=clip_coef) if args.anneal_clip else args  # [X1]
 
         # rollout
         with torch.no_grad():

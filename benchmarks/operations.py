@@ -98,7 +98,9 @@ def small() -> None:
     obs, noise = torch.randn(4, 4), agent.noise(4)
     with torch.no_grad():
         show("action, logits + noise", lambda: agent.act(obs, noise))
-        show("action, sample of Categorical", lambda: Categorical(logits=agent.logits(obs)).sample())
+        sample = lambda: Categorical(logits=agent.logits(obs), validate_args=False).sample()  # noqa: E731
+        show("action, sample of Categorical", sample)
+        show("Gumbel noise of a rollout", lambda: agent.noise(128, 4), 100)
         show("action and value", lambda: (agent.act(obs, noise), agent.critic(obs)))
         act = torch.compile(agent.act)
         show("action, logits + noise, compiled", lambda: act(obs, noise))

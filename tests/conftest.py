@@ -1,6 +1,7 @@
 """Toy envs whose every number is known, and fixtures that look inside train()."""
 
 import contextlib
+import copy
 import itertools
 
 import gymnasium as gym
@@ -166,6 +167,31 @@ def record(monkeypatch):
 
 class Stopped(Exception):
     """What a run is interrupted with."""
+
+
+@pytest.fixture
+def acts_on_what_is_stored(make_args, record, monkeypatch):
+    """A check: each stored action is what the agent does in the stored state, given the noise it drew."""
+
+    def check(script, *names, **flags):
+        batches, drawn, draw = record(script, "Batch"), [], script.Agent.noise
+
+        def recorder(self, *shape):
+            drawn.append((copy.deepcopy(self), draw(self, *shape)))
+            return drawn[-1][1]
+
+        monkeypatch.setattr(script.Agent, "noise", recorder)
+        monkeypatch.setattr(script, "evaluate", lambda *_: [0.0])
+        script.train(make_args(script, learning_rate=1e-2, **flags))
+        rollouts = [batch for _, batch in batches if len(batch.obs) == 64]
+        assert len(drawn) == 4 <= len(rollouts)
+        for (agent, noise), batch in zip(drawn, rollouts[-4:], strict=True):
+            inputs = [getattr(batch, name) for name in ("obs", *names)]
+            with torch.no_grad():
+                again = agent.act(*inputs, noise.flatten(0, 1))
+            torch.testing.assert_close(again, batch.actions, atol=1e-5, rtol=0)
+
+    return check
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ FORKS = {  # of what, and what is not as there
     ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent gather train"),
     ppo_atari: (ppo_discrete, "Args Lives Film make_envs Agent evaluate check train"),
     ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent ppo_loss backpropagate evaluate check train"),
-    ppo_masked: (ppo_discrete, "Args Batch Agent backpropagate read_masks evaluate train"),
+    ppo_masked: (ppo_discrete, "Args Batch make_envs Agent backpropagate read_masks evaluate train"),
     ppo_penalty: (ppo_discrete, "Args Batch Agent adapt ppo_loss backpropagate check train"),
 }
 each_of_the_family = pytest.mark.parametrize("module", FAMILY.values(), ids=lambda module: module.__name__)

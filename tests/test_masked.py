@@ -1,5 +1,7 @@
 """Detail X4: actions that are invalid in a state are never taken there, and teach nothing."""
 
+import os
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -62,6 +64,14 @@ class DeadEnd(Masked):
         return super().action_masks() & (self.t < 5)
 
 
+class Forgetful(MaskedCopy):
+    """Every other env says nothing of its masks in some steps."""
+
+    def info(self):
+        return super().info() if self.t != 3 or self.target[0] else {}
+
+
+gym.register("toy/Forgetful-v0", Forgetful)
 gym.register("toy/Masked-v0", Masked, max_episode_steps=15)
 gym.register("toy/MaskedCopy-v0", MaskedCopy)
 gym.register("toy/DeadEnd-v0", DeadEnd, max_episode_steps=15)
@@ -127,6 +137,10 @@ def test_the_ratio_is_one_with_the_masks_of_the_rollout(small, record):
             assert ratio.isfinite().all() and (ratio - 1).abs().max() > 1e-4
 
 
+def test_the_agent_acts_on_the_states_and_masks_that_are_stored(acts_on_what_is_stored):
+    acts_on_what_is_stored(ppo_masked, "masks", env_id="toy/Masked-v0", num_envs=4)
+
+
 def test_evaluation_and_resuming_obey_the_masks(small, make_args):
     """The toy envs fail at an invalid action."""
     small.total_timesteps, small.checkpoints, small.eval_episodes = 768, 3, 3
@@ -145,10 +159,17 @@ def test_a_state_without_a_valid_action_is_an_error(make_args):
 
 
 def test_an_env_without_masks_is_refused(make_args, capsys):
+    args = make_args(ppo_masked, env_id="CartPole-v1")
     with pytest.raises(SystemExit) as error:
-        ppo_masked.train(make_args(ppo_masked, env_id="CartPole-v1"))
+        ppo_masked.train(args)
     assert error.value.code == 2
     assert "action_mask" in capsys.readouterr().err
+    assert not os.path.exists(args.run_dir)
+
+
+def test_masks_that_come_and_go_are_an_error(make_args):
+    with pytest.raises(ValueError, match="info has no action_mask"):
+        ppo_masked.train(make_args(ppo_masked, env_id="toy/Forgetful-v0"))
 
 
 def test_masks_make_taxi_easy(make_args):

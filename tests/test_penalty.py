@@ -23,6 +23,9 @@ def test_beta_can_always_come_back():
     for _ in range(14):
         beta = ppo_penalty.adapt(beta, 1.0, 0.01)
     assert 1 < beta < 2
+    for _ in range(1000):
+        beta = ppo_penalty.adapt(beta, 1.0, 0.0)
+    assert beta == 1e4
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (6, 3, 4)], ids=["Discrete", "MultiDiscrete"])
@@ -50,6 +53,18 @@ def test_the_loss_penalises_the_divergence_from_the_old_policy(shape):
     assert (losses[1.0] - losses[0.0]).item() == pytest.approx(kl.item(), rel=1e-4)
     losses[1.0].backward()
     assert new.grad.isfinite().all()
+
+
+def test_a_divergence_beyond_floating_point_is_finite():
+    """An action that the old policy took once in e^95 times, and the new one never, adds nothing."""
+    old, new = torch.tensor([[0.0, -95.0]]), torch.tensor([[0.0, -110.0]], requires_grad=True)
+    zero = torch.zeros(1)
+    batch = ppo_penalty.Batch(zero, zero, old, zero, zero, zero, zero)
+    args = ppo_penalty.Args(norm_adv=False)
+    dist = Independent(Categorical(logits=new, validate_args=False), 0)
+    loss, metrics = ppo_penalty.ppo_loss(dist, zero, batch, args, torch.tensor(1.0))
+    loss.backward()
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6) and new.grad.isfinite().all()
 
 
 def test_beta_follows_the_divergence_of_each_update(make_args, record):

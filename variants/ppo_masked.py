@@ -1,7 +1,7 @@
 """Proximal Policy Optimization with invalid action masking (arXiv 2006.14171), all of it in one file.
 
     python variants/ppo_masked.py                              # Taxi-v4, 500,000 steps
-    python variants/ppo_masked.py --env-id Taxi-v4 --seed 2    # --help lists every flag
+    python variants/ppo_masked.py --seed 2                     # --help lists every flag
     git diff --no-index ppo_discrete.py variants/ppo_masked.py # what masks change
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
@@ -109,6 +109,11 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
     if not isinstance(action_space, Discrete | MultiDiscrete) or np.any(action_space.start):
         refuse(f"{args.env_id}: {action_space} actions, not (Multi)Discrete from 0 (Box: ppo_continuous.py)")
+    if "action_mask" not in envs.reset()[1]:
+        try:
+            envs.get_attr("action_masks")
+        except AttributeError:
+            refuse(f'{args.env_id}: no masks, neither info["action_mask"] nor a method action_masks()')
     return envs
 
 
@@ -221,10 +226,9 @@ def read_masks(envs: gym.vector.VectorEnv, infos: dict, valid: np.ndarray) -> np
 
     Either has a row of truth values for each env; those of a MultiDiscrete's components follow each other.
     """
-    try:
-        rows = infos["action_mask"] if "action_mask" in infos else envs.call("action_masks")
-    except AttributeError:
-        refuse('the envs have neither infos["action_mask"] nor a method action_masks()')
+    rows = infos["action_mask"] if "action_mask" in infos else envs.call("action_masks")
+    if not np.all(infos.get("_action_mask", True)):
+        raise ValueError("an env's info has no action_mask")
     masks = np.zeros((envs.num_envs, *valid.shape), dtype=bool)
     masks[:, valid] = np.stack(rows)
     if not masks.any(-1).all():
@@ -347,7 +351,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
             optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
-        loss_args = replace(args, clip_coef=args.clip_coef * remaining) if args.anneal_clip else args  # [X1]
+        clip_coef = torch.tensor(args.clip_coef * remaining, device=device)  # a float would recompile
+        loss_args = replace(args, clip_coef=clip_coef) if args.anneal_clip else args  # [X1]
 
         # rollout
         with torch.no_grad():

@@ -35,7 +35,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FlattenObservation, RecordVideo
 from torch import Tensor, distributed, nn
-from torch.distributions import Categorical, Distribution, Independent, kl_divergence
+from torch.distributions import Categorical, Distribution, Independent
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
@@ -83,8 +83,8 @@ class Batch(NamedTuple):
 
     obs: Tensor
     actions: Tensor
-    logits: Tensor  # of the policy that acted
-    logprobs: Tensor
+    logits: Tensor  # of all actions, as log-probabilities of the policy that acted
+    logprobs: Tensor  # of the actions that it took
     advantages: Tensor
     returns: Tensor  # targets of the critic
     values: Tensor  # of the critic at rollout time
@@ -175,7 +175,7 @@ def adapt(beta: float, kl: float, target: float) -> float:
     """The penalty's next weight after an update that moved the policy by kl (arXiv 1707.06347, section 4)."""
     if kl < target / 1.5:
         return max(beta / 2, 1e-4)  # at 0 it would stay for ever
-    return beta * 2 if kl > target * 1.5 else beta
+    return min(beta * 2, 1e4) if kl > target * 1.5 else beta
 
 
 def ppo_loss(
@@ -186,8 +186,8 @@ def ppo_loss(
     dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
     """
     ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
-    old_dist = Independent(Categorical(logits=batch.logits, validate_args=False), batch.actions.dim() - 1)
-    kl = kl_divergence(old_dist, dist).mean()
+    kl = batch.logits.exp() * (batch.logits - dist.base_dist.logits)  # of old and new, action by action
+    kl = kl.masked_fill(batch.logits.isneginf(), 0).flatten(1).sum(1).mean()
     advantages = batch.advantages
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
