@@ -41,9 +41,7 @@ from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-os.environ.setdefault(
-    "THP_MEM_ALLOC_ENABLE", "1"
-)  # before the first tensor: large ones in large pages (Linux)
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors in large pages of memory, on Linux
 RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
 
 
