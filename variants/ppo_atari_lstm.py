@@ -10,10 +10,12 @@ Shapes  T steps of N envs are cut into minibatches of T steps of some of the env
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
 """
 
+import ctypes
 import io
 import json
 import math
 import os
+import platform
 import random
 import re
 import signal
@@ -41,7 +43,6 @@ from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors in large pages of memory, on Linux
 RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
 
 
@@ -52,6 +53,7 @@ class Args:
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
     compile: bool = False  # the update, by torch.compile: faster, after ten minutes
+    bfloat16: bool = False  # the trunk in 16 bits: faster, where the processor knows them
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
@@ -183,8 +185,9 @@ class Agent(nn.Module):
     (2, n, 128) -> distribution of actions, value (t, n), state.
     """
 
-    def __init__(self, envs: gym.vector.VectorEnv):
+    def __init__(self, envs: gym.vector.VectorEnv, bfloat16: bool = False):
         super().__init__()
+        self.bfloat16 = bfloat16
         self.trunk = nn.Sequential(  # [D21]
             layer_init(nn.Conv2d(envs.single_observation_space.shape[0], 32, 8, stride=4)),
             nn.ReLU(),
@@ -204,7 +207,9 @@ class Agent(nn.Module):
 
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Distribution, Tensor, Tensor]:
         obs = obs.flatten(0, 1).to(torch.float, memory_format=torch.channels_last)
-        features, hidden = self.trunk(obs / 255).unflatten(0, starts.shape), []  # [D22]
+        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bfloat16):
+            features = self.trunk(obs / 255).float()  # [D22]
+        features, hidden = features.unflatten(0, starts.shape), []
         for x, start in zip(features, starts, strict=True):
             state = state * (1 - start[:, None])  # [D34]
             state = torch.stack(self.lstm(x, tuple(state)))
@@ -331,13 +336,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))
     device = pick_device(args.device)
     torch.set_num_threads(args.threads)
+    if platform.libc_ver()[0] == "glibc":  # keep freed memory: mapping it anew would slow each minibatch
+        ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap, too,
+        ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: which gives nothing back
     if WORLD_SIZE > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     on_device = partial(torch.as_tensor, device=device)
     envs = make_envs(args, N)
     shuffler = torch.Generator(device)  # separate: shuffling leaves sampling alone
     seed_everything(args.seed, 3)  # the same weights in all processes
-    agent = Agent(envs).to(device)
+    agent = Agent(envs, args.bfloat16).to(device)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     backward = backpropagate
@@ -569,7 +577,7 @@ def evaluate_run(args: Args) -> None:
     check(args)
     torch.set_num_threads(args.threads)
     load(args.evaluate, env_id=args.env_id)  # before an env is made
-    agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
+    agent = Agent(make_envs(args, 1), args.bfloat16).to(pick_device(args.device))
     load(args.evaluate, agent)
     report(agent, args, Path(args.evaluate))
 
