@@ -1,7 +1,12 @@
 """The games, frame by frame against the classic wrappers, and details 14 to 22."""
 
+import platform
+import subprocess
+import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import ale_py
@@ -271,9 +276,10 @@ def test_pixels_are_scaled_once_and_stored_as_bytes(make_args, record):
     assert sum(buffer.nbytes for _, buffer in buffers) < 30e6
 
 
-def test_the_ratio_is_one_on_fresh_data(make_args, record):
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_the_ratio_is_one_on_fresh_data(bfloat16, make_args, record):
     losses = record(ppo_atari, "ppo_loss")
-    ppo_atari.train(make_args(ppo_atari, total_timesteps=128))
+    ppo_atari.train(make_args(ppo_atari, total_timesteps=128, bfloat16=bfloat16))
     for i, ((dist, value, batch, _), _) in enumerate(losses):
         ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
         if i % 16 == 0:
@@ -281,6 +287,73 @@ def test_the_ratio_is_one_on_fresh_data(make_args, record):
             torch.testing.assert_close(value, batch.values, atol=1e-4, rtol=1e-4)
         else:
             assert (ratio - 1).abs().max() > 1e-4
+
+
+# ---- speed
+
+
+def test_bfloat16_changes_the_gradient_less_than_other_samples_do():
+    """By less than a quarter as much; and all but the trunk is in float32."""
+    envs = make("Breakout", 8)
+    envs.reset(seed=list(range(8)))
+    rng = np.random.default_rng(0)
+    obs = torch.as_tensor(np.concatenate([envs.step(rng.integers(4, size=8))[0] for _ in range(32)]))
+    torch.manual_seed(0)
+    obs, actions, numbers = obs[torch.randperm(256)], torch.randint(4, (256,)), torch.randn(2, 256)
+
+    def gradient(bfloat16, samples):
+        torch.manual_seed(1)
+        agent = ppo_atari.Agent(envs, bfloat16)
+        dist, value = agent(obs[samples])
+        assert dist.logits.dtype == value.dtype == torch.float32
+        logprobs = dist.log_prob(actions[samples]).detach()
+        batch = obs[samples], actions[samples], logprobs, *numbers[:, samples], value.detach()
+        ppo_atari.backpropagate(agent, ppo_atari.Batch(*batch), ppo_atari.Args())
+        assert {parameter.grad.dtype for parameter in agent.parameters()} == {torch.float32}
+        return torch.cat([parameter.grad.flatten() for parameter in agent.parameters()])
+
+    half, other_half = slice(0, 128), slice(128, 256)
+    exact = gradient(False, half)
+    rounding, sampling = gradient(True, half) - exact, gradient(False, other_half) - exact
+    assert 1e-3 < rounding.norm() / sampling.norm() < 0.25
+
+
+def test_an_agent_of_bfloat16_is_evaluated_in_it(make_args, record):
+    evaluations = record(ppo_atari, "evaluate")
+    args = make_args(ppo_atari, total_timesteps=64, bfloat16=True)
+    ppo_atari.train(args)
+    ppo_atari.evaluate_run(replace(args, evaluate=args.run_dir))
+    [trained, again] = evaluations
+    assert trained[0][0].bfloat16 and again[0][0].bfloat16
+    assert trained[1] == again[1]
+
+
+COUNT_PAGE_FAULTS = """
+import resource, sys
+import ppo_atari
+
+faults, backpropagate = [], ppo_atari.backpropagate
+
+def count(*args):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    metrics = backpropagate(*args)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return metrics
+
+ppo_atari.backpropagate, ppo_atari.evaluate = count, lambda *_: [0.0]
+ppo_atari.train(ppo_atari.Args(total_timesteps=1024, threads=1, run_dir=sys.argv[1]))
+print(sum(faults[8:]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is malloc of glibc that is told to")
+def test_memory_is_kept_from_minibatch_to_minibatch(tmp_path):
+    """The last 8 of 16; otherwise each touches more than 10,000 pages for the first time."""
+    command = [sys.executable, "-c", COUNT_PAGE_FAULTS, str(tmp_path / "run")]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(ppo_atari.__file__).parent
+    )
+    assert int(result.stdout.splitlines()[-1]) < 30_000
 
 
 # ---- scores
