@@ -411,7 +411,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         returns = advantages + values[:T]
         batch = Batch(states[:T], taken, logprobs, advantages, returns, values[:T])
         batch = Batch(*(x.flatten(0, 1) for x in batch))
-        batch = batch._replace(obs=batch.obs.contiguous(memory_format=torch.channels_last))  # once for all
+        batch = batch._replace(obs=batch.obs.contiguous(memory_format=torch.channels_last))  # once
         history = []
         for _ in range(args.update_epochs):
             for idx in torch.randperm(B, generator=shuffler, device=device).split(M):  # [D06]

@@ -5,18 +5,14 @@
 One thread; each line is the median over 7 loops. Ratios within a pair are steadier than the times themselves.
 """
 
-import os
+import ctypes
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-if "--small-pages" in sys.argv:
-    os.environ[LARGE_PAGES] = "0"
 
 import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
@@ -61,22 +57,28 @@ def gradient_step(script, agent, batch, args, backward):
 def atari() -> None:
     """A gradient step on 256 frames."""
     args = ppo_atari.Args(threads=1)
-    agent = ppo_atari.Agent(ppo_atari.make_envs(args, 1))
+    envs = ppo_atari.make_envs(args, 1)
     obs = torch.randint(256, (1024, 4, 84, 84), dtype=torch.uint8)
-    idx = torch.randperm(1024)[:256]
-    batch = ppo_atari.Batch(obs[idx], torch.zeros(256), *torch.randn(4, 256))
-    pages = "small" if "--small-pages" in sys.argv else "large"
-    step = gradient_step(ppo_atari, agent, batch, args, ppo_atari.backpropagate)
-    show(f"Breakout, gradient step, {pages} pages", step, 5)
-    if pages == "large":
+    ordered, idx = obs.contiguous(memory_format=torch.channels_last), torch.randperm(1024)[:256]
+    numbers = torch.zeros(256), *torch.randn(4, 256)
 
-        def in_bfloat16():
-            with torch.autocast("cpu", torch.bfloat16):
-                step()
+    def step(obs, bfloat16=False):
+        agent, batch = ppo_atari.Agent(envs, bfloat16), ppo_atari.Batch(obs[idx], *numbers)
+        return gradient_step(ppo_atari, agent, batch, args, ppo_atari.backpropagate)
 
-        show("Breakout, gradient step, bfloat16", in_bfloat16, 5)
-        show("Breakout, minibatch of observations by obs[idx]", lambda: obs[idx], 20)
-        show("Breakout, minibatch of observations by index_select", lambda: obs.index_select(0, idx), 20)
+    show("Breakout, gradient step, malloc as it comes", step(ordered), 5)
+    for option, value in ((-4, 0), (-1, -1)):  # as in ppo_atari.train
+        ctypes.CDLL(None).mallopt(option, value)
+    show("Breakout, gradient step", step(ordered), 5)
+    show("Breakout, gradient step, from frames that are not channels-last", step(obs), 5)
+    show("Breakout, gradient step, bfloat16", step(ordered, True), 5)
+    show(
+        "Breakout, a rollout's frames made channels-last",
+        lambda: obs.contiguous(memory_format=torch.channels_last),
+        5,
+    )
+    show("Breakout, minibatch of observations by obs[idx]", lambda: ordered[idx], 20)
+    show("Breakout, minibatch of observations by index_select", lambda: ordered.index_select(0, idx), 20)
 
 
 def small() -> None:
@@ -132,7 +134,5 @@ def small() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if "--small-pages" not in sys.argv:
-        small()
-        subprocess.run([sys.executable, __file__, "--small-pages"], check=True)
+    small()
     atari()
