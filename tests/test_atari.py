@@ -272,7 +272,7 @@ def test_pixels_are_scaled_once_and_stored_as_bytes(make_args, record):
     buffers, losses = record(ppo_atari, "buffer"), record(ppo_atari, "ppo_loss")
     ppo_atari.train(make_args(ppo_atari, num_envs=8, num_steps=128, total_timesteps=1024, update_epochs=1))
     [((_, _, batch, _), _), *_] = losses
-    assert batch.obs.dtype == torch.uint8
+    assert batch.obs.dtype == torch.uint8 and batch.obs.is_contiguous(memory_format=torch.channels_last)
     assert sum(buffer.nbytes for _, buffer in buffers) < 30e6
 
 
@@ -292,30 +292,29 @@ def test_the_ratio_is_one_on_fresh_data(bfloat16, make_args, record):
 # ---- speed
 
 
-def test_bfloat16_changes_the_gradient_less_than_other_samples_do():
-    """By less than a quarter as much; and all but the trunk is in float32."""
+def test_bfloat16_rounds_the_gradient_by_some_percent():
+    """And only the trunk computes in it: heads and loss do not, nor is a weight stored so."""
     envs = make("Breakout", 8)
     envs.reset(seed=list(range(8)))
     rng = np.random.default_rng(0)
     obs = torch.as_tensor(np.concatenate([envs.step(rng.integers(4, size=8))[0] for _ in range(32)]))
-    torch.manual_seed(0)
-    obs, actions, numbers = obs[torch.randperm(256)], torch.randint(4, (256,)), torch.randn(2, 256)
+    actions, numbers = torch.randint(4, (256,)), torch.randn(2, 256)
 
-    def gradient(bfloat16, samples):
+    def gradient(bfloat16):
         torch.manual_seed(1)
         agent = ppo_atari.Agent(envs, bfloat16)
-        dist, value = agent(obs[samples])
+        dtypes = []
+        agent.trunk[0].register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
+        dist, value = agent(obs)
         assert dist.logits.dtype == value.dtype == torch.float32
-        logprobs = dist.log_prob(actions[samples]).detach()
-        batch = obs[samples], actions[samples], logprobs, *numbers[:, samples], value.detach()
-        ppo_atari.backpropagate(agent, ppo_atari.Batch(*batch), ppo_atari.Args())
-        assert {parameter.grad.dtype for parameter in agent.parameters()} == {torch.float32}
+        batch = ppo_atari.Batch(obs, actions, dist.log_prob(actions).detach(), *numbers, value.detach())
+        ppo_atari.backpropagate(agent, batch, ppo_atari.Args())
+        assert {parameter.dtype for parameter in agent.parameters()} == {torch.float32}
+        assert set(dtypes) == {torch.bfloat16 if bfloat16 else torch.float32}
         return torch.cat([parameter.grad.flatten() for parameter in agent.parameters()])
 
-    half, other_half = slice(0, 128), slice(128, 256)
-    exact = gradient(False, half)
-    rounding, sampling = gradient(True, half) - exact, gradient(False, other_half) - exact
-    assert 1e-3 < rounding.norm() / sampling.norm() < 0.25
+    exact = gradient(False)
+    assert 1e-3 < (gradient(True) - exact).norm() / exact.norm() < 0.1
 
 
 def test_an_agent_of_bfloat16_is_evaluated_in_it(make_args, record):
@@ -329,9 +328,11 @@ def test_an_agent_of_bfloat16_is_evaluated_in_it(make_args, record):
 
 
 COUNT_PAGE_FAULTS = """
-import resource, sys
+import ctypes, resource, sys
 import ppo_atari
 
+PR_SET_THP_DISABLE = 41  # with large pages there would be few faults anyway
+ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 faults, backpropagate = [], ppo_atari.backpropagate
 
 def count(*args):
@@ -346,7 +347,7 @@ print(sum(faults[8:]))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is malloc of glibc that is told to")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to")
 def test_memory_is_kept_from_minibatch_to_minibatch(tmp_path):
     """The last 8 of 16; otherwise each touches more than 10,000 pages for the first time."""
     command = [sys.executable, "-c", COUNT_PAGE_FAULTS, str(tmp_path / "run")]

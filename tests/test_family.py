@@ -31,7 +31,10 @@ FAMILY = {
 FORKS = {  # of what, and what is not as there
     reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss backpropagate check train"),
     ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent gather train"),
-    ppo_atari: (ppo_discrete, "Args Lives Film make_envs Agent evaluate check train evaluate_run"),
+    ppo_atari: (
+        ppo_discrete,
+        "Args Lives Film make_envs Agent evaluate check train keep_memory evaluate_run",
+    ),
     ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent ppo_loss backpropagate evaluate check train"),
     ppo_masked: (ppo_discrete, "Args Batch make_envs Agent backpropagate read_masks evaluate train"),
     ppo_penalty: (ppo_discrete, "Args Batch Agent adapt ppo_loss backpropagate check train"),
@@ -114,10 +117,9 @@ def test_mutants_are_of_lines_that_exist():
 @each_of_the_family
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
-    assert lengths.pop("train") <= 163
-    lengths.pop("Args")  # a line a flag
+    assert lengths.pop("train") <= 160
     assert max(lengths.values()) <= 37
-    assert len(inspect.getsource(module).splitlines()) <= 632
+    assert len(inspect.getsource(module).splitlines()) <= 640
 
 
 def test_readme_and_ci_run_the_same_tests():

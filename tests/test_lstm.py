@@ -147,7 +147,8 @@ def test_minibatches_are_whole_sequences_of_some_envs(small, record):
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_a_replay_from_the_first_state_reproduces_the_rollout(bfloat16, small, record):
     losses = record(ppo_atari_lstm, "ppo_loss")
-    ppo_atari_lstm.train(small(learning_rate=1e-3, bfloat16=bfloat16))
+    agent, _ = ppo_atari_lstm.train(small(learning_rate=1e-3, bfloat16=bfloat16))
+    assert agent.bfloat16 == bfloat16
     for i, ((dist, value, batch, _), _) in enumerate(losses):
         ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
         if i % 4 == 0:  # the first minibatch of each rollout

@@ -53,7 +53,7 @@ class Args:
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
     compile: bool = False  # the update, by torch.compile: faster, after ten minutes
-    bfloat16: bool = False  # the trunk in 16 bits: faster, where the processor knows them
+    bfloat16: bool = False  # convolutions in 16 bits: faster on CPUs with avx512_bf16, slower on others
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
@@ -336,9 +336,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))
     device = pick_device(args.device)
     torch.set_num_threads(args.threads)
-    if platform.libc_ver()[0] == "glibc":  # keep freed memory: mapping it anew would slow each minibatch
-        ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap, too,
-        ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: which gives nothing back
+    if device.type == "cpu":
+        keep_memory()
     if WORLD_SIZE > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     on_device = partial(torch.as_tensor, device=device)
@@ -512,6 +511,14 @@ def pick_device(name: str) -> torch.device:
         refuse(f"--device {name} is not here; there is {', '.join(devices)}")
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     return torch.device(devices[local_rank % max(1, len(devices) - 1)] if name in ("auto", kind) else name)
+
+
+def keep_memory() -> None:
+    """Have glibc's malloc keep what is freed: to map it anew, page by page, would slow each minibatch."""
+    if platform.libc_ver()[0] == "glibc":
+        libc, M_TRIM_THRESHOLD, M_MMAP_MAX = ctypes.CDLL(None), -1, -4
+        libc.mallopt(M_MMAP_MAX, 0)  # large blocks come from the heap, too,
+        libc.mallopt(M_TRIM_THRESHOLD, -1)  # and it never shrinks
 
 
 def make_run_dir(args: Args) -> Path:
