@@ -130,5 +130,5 @@ def small() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    atari()  # first, as malloc must be fresh
+    atari()  # first, while malloc is as it comes
     small()
