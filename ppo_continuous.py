@@ -368,9 +368,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         with torch.no_grad():
             obs[0] = obs[T]  # carry on from where the last rollout stopped
             final_values = np.zeros_like(rewards)
-            noise = agent.noise(T, N)
-            for t in range(T):
-                actions[t] = agent.act(on_device(obs[t]), noise[t]).cpu()
+            for t, noise in enumerate(agent.noise(T, N)):
+                actions[t] = agent.act(on_device(obs[t]), noise).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 steps += N * WORLD_SIZE
                 require_finite(obs=obs[t + 1].sum(), reward=reward.sum())

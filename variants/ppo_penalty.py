@@ -137,12 +137,13 @@ class Agent(nn.Module):
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
         # (n,) or (components, n): components with fewer choices than the largest leave logits unused.
         self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
+        self.register_buffer("mask", self.valid.log(), persistent=False)  # to be added: 0, or -inf
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
         self.register_buffer("beta", torch.tensor(1.0))  # weight of the KL penalty, saved with the weights
 
     def logits(self, obs: Tensor) -> Tensor:
-        return torch.where(self.valid, self.actor(obs.float()).unflatten(-1, self.valid.shape), -torch.inf)
+        return self.actor(obs.float()).unflatten(-1, self.mask.shape) + self.mask
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         dist = Categorical(logits=self.logits(obs), validate_args=False)
@@ -337,9 +338,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         with torch.no_grad():
             obs[0] = obs[T]  # carry on from where the last rollout stopped
             final_values = np.zeros_like(rewards)
-            noise = agent.noise(T, N)
-            for t in range(T):
-                actions[t] = agent.act(on_device(obs[t]), noise[t]).cpu()
+            for t, noise in enumerate(agent.noise(T, N)):
+                actions[t] = agent.act(on_device(obs[t]), noise).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 steps += N * WORLD_SIZE
                 require_finite(obs=obs[t + 1].sum(), reward=reward.sum())
