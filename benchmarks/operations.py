@@ -102,6 +102,10 @@ def small() -> None:
         show("action and value", lambda: (agent.act(obs, noise), agent.critic(obs)))
         act = torch.compile(agent.act)
         show("action, logits + noise, compiled", lambda: act(obs, noise))
+        w1, b1, w2, b2, w3, b3 = (parameter.numpy() for parameter in agent.actor.parameters())
+        x, z = obs.numpy(), noise.numpy()
+        hidden = lambda: np.tanh(np.tanh(x @ w1.T + b1) @ w2.T + b2)  # noqa: E731
+        show("action, logits + noise, NumPy", lambda: (hidden() @ w3.T + b3 + z).argmax(-1))
     with torch.inference_mode():
         show("action, logits + noise, inference mode", lambda: agent.act(obs, noise))
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 class Args:
     script: str = "ppo_discrete"
     env_id: str = "CartPole-v1"
-    steps: int = 51_200  # env steps of each run
+    steps: int = 204_800  # env steps of each run
     repeats: int = 5  # pairs of runs
     threads: int = 1  # of torch
     flags: str = ""  # more flags for the script, in one string
