@@ -138,7 +138,7 @@ class Agent(nn.Module):
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
         # (n,) or (components, n): components with fewer choices than the largest leave logits unused.
         self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
-        self.register_buffer("mask", self.valid.log(), persistent=False)  # to be added: 0, or -inf
+        self.register_buffer("mask", self.valid.log(), persistent=False)  # 0 or -inf, added to logits
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
