@@ -16,10 +16,8 @@ import math
 import os
 import random
 import re
-import signal
 import sys
 import time
-import traceback
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -34,33 +32,18 @@ import tyro
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FlattenObservation, RecordVideo
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
-
 
 @dataclass
 class Args:
     env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
     seed: int = 1  # of everything random
-    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    threads: int = 1  # on the CPU; small networks are fastest with 1
-    compile: bool = False  # the update, by torch.compile: faster, once it is done
-    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
-    evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in the course of a run, each in place of the one before
-    track: bool = False  # log to Weights & Biases, too
-    capture_video: bool = False  # of an episode after training
-    async_envs: bool = False  # a process for each env, for those that are slow to step
-    eval_episodes: int = 10  # episodes played after training
-    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
-
     total_timesteps: int = 1_000_000  # env steps, all envs together
     num_envs: int = 1  # envs stepped together
     num_steps: int = 2048  # steps of each env in a rollout
@@ -79,6 +62,19 @@ class Args:
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
 
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = 1  # on the CPU; small networks are fastest with 1
+    compile: bool = False  # the update, by torch.compile: faster, once it is done
+    async_envs: bool = False  # a process for each env, for those that are slow to step
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
+    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    evaluate: str = ""  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saved in the course of a run, each in place of the one before
+    track: bool = False  # log to Weights & Biases, too
+    capture_video: bool = False  # of an episode after training
+    eval_episodes: int = 10  # episodes played after training
+    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+
 
 class Batch(NamedTuple):
     """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
@@ -91,27 +87,47 @@ class Batch(NamedTuple):
     values: Tensor  # of the critic at rollout time
 
 
-def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
-    """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
-    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
-    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [FlattenObservation], {}
-    if video_dir:
-        film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
-        mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
-    try:
-        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
-    except (gym.error.Error, ImportError) as error:
-        refuse(f"--env-id {args.env_id}: {error}")
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    if not isinstance(obs_space, Box):
-        refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
-    if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
-        refuse(f"{args.env_id}: {action_space} actions, not a Box of floats (Discrete: ppo_discrete.py)")
-    return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438).
+
+    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    """
+    discount = gamma * (1 - dones)
+    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    return advantages
 
 
-def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Linear:
+def ppo_loss(
+    dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args
+) -> tuple[Tensor, dict]:
+    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+
+    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    """
+    log_ratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
+    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
+    value_loss = 0.5 * value_error.mean()
+    entropy = dist.entropy().mean()
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = ((ratio - 1).abs() > clip_coef).float().mean()
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+
+
+def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
     """Orthogonal weights scaled by gain, zero biases."""
     nn.init.orthogonal_(layer.weight, gain)  # [D02]
     nn.init.zeros_(layer.bias)
@@ -139,8 +155,7 @@ class RunningStats(nn.Module):
         self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
 
     def update(self, x: Tensor) -> None:
-        """Take in samples (n, *shape), of all processes."""
-        x = gather(x)
+        """Take in samples (n, *shape)."""
         weight = len(x) / (self.count + len(x))
         delta = x.mean(0) - self.mean
         self.mean += weight * delta
@@ -163,7 +178,7 @@ class Agent(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(self.action_shape))  # [D24]
 
     def normalize(self, obs: Tensor) -> Tensor:
-        obs = (obs.float() - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
+        obs = (obs - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
         return obs.clamp(-10, 10)  # [D29]
 
     def mean(self, obs: Tensor) -> Tensor:
@@ -174,122 +189,58 @@ class Agent(nn.Module):
         value = self.critic(self.normalize(obs)).squeeze(-1)
         return Independent(dist, len(self.action_shape)), value  # [D25]
 
-    def noise(self, *shape: int) -> Tensor:
-        """Standard normal noise (*shape, ...) for act()."""
-        return torch.randn(*shape, *self.action_shape, device=self.log_std.device)
-
-    def act(self, obs: Tensor, noise: Tensor | float) -> Tensor:
-        """An action sampled with the noise, or the most probable one without."""
-        return self.mean(obs) + self.log_std.exp() * noise
+    def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
+        """Actions sampled from the distribution, or the most probable ones, without making it."""
+        mean = self.mean(obs)
+        return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
 
 
-def compute_gae(
-    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
-) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438).
-
-    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
-    """
-    discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
-    for t in reversed(range(len(rewards) - 1)):
-        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
-    return advantages
-
-
-def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) -> tuple[Tensor, dict]:
-    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
-
-    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
-    """
-    log_ratio = dist.log_prob(batch.actions) - batch.logprobs
-    ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-    advantages = batch.advantages
-    if args.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
-    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
-    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
-    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
-    value_loss = 0.5 * value_error.mean()
-    entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
-    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
-    clip_frac = ((ratio - 1).abs() > args.clip_coef).float().mean()
-    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-    metrics |= {"kl": kl, "clip_frac": clip_frac}
-    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
-
-
-def backpropagate(agent: Agent, batch: Batch, args: Args) -> dict:
+def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
     """Add the gradients of ppo_loss to the agent's -> its metrics. This is what --compile compiles."""
     dist, value = agent(batch.obs)
-    loss, metrics = ppo_loss(dist, value, batch, args)
+    loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
     loss.backward()
     return metrics
 
 
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 a constant guess, NaN for equal returns."""
-    variance = returns.var()
-    return (1 - (returns - values).var() / variance).item() if variance > 0 else math.nan
+def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
+    """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
+    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [FlattenObservation], {}
+    if video_dir:
+        film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
+        mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
+    try:
+        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
+    except (gym.error.Error, ImportError) as error:
+        refuse(f"--env-id {args.env_id}: {error}")
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    if not isinstance(obs_space, Box):
+        refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
+    if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
+        refuse(f"{args.env_id}: {action_space} actions, not a Box of floats (Discrete: ppo_discrete.py)")
+    return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
 
 
-def buffer(rows: int, space: gym.Space) -> np.ndarray:
-    """Zeros (rows, *space.shape) of the space's own type, except that all floats are float32."""
-    is_float = np.issubdtype(space.dtype, np.floating)
-    return np.zeros((rows, *space.shape), np.float32 if is_float else space.dtype)
-
-
-def env_seeds(num_envs: int, *key: int) -> list[int]:
-    """Seeds from a key: the run's seed, what for, and so on (seed + i would be shared with other runs)."""
-    return np.random.SeedSequence(key).generate_state(num_envs).tolist()
-
-
-def seed_everything(*key: int) -> None:
-    """Seed the random numbers of Python, NumPy and torch from such a key."""
-    [seed] = env_seeds(1, *key)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def average(*tensors: Tensor) -> None:
-    """Replace tensors by their means over all processes."""
-    if WORLD_SIZE > 1:
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        distributed.all_reduce(flat)
-        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(total.view_as(tensor) / WORLD_SIZE)
-
-
-def gather(x: Tensor) -> Tensor:
-    """The rows of x (n, ...) of all processes."""
-    if WORLD_SIZE == 1:
-        return x
-    rows = [torch.empty_like(x) for _ in range(WORLD_SIZE)]
-    distributed.all_gather(rows, x.contiguous())
-    return torch.cat(rows)
-
-
-def require_finite(**numbers: float) -> None:
-    """Raise FloatingPointError about the first number that is NaN or infinite."""
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            raise FloatingPointError(f"{name} is {number}")
+def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
+    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[0])
+    torch.manual_seed(seeds[0])
+    return seeds[1:]
 
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
     """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
     envs = make_envs(args, args.eval_episodes, video_dir)
-    seed_everything(args.seed, 2)
-    device = next(agent.parameters()).device
-    obs, _ = envs.reset(seed=env_seeds(envs.num_envs, args.seed, 1))
+    obs, _ = envs.reset(seed=seed_everything(args.seed, "evaluation", envs.num_envs))
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
     while running.any():
-        noise = 0.0 if args.eval_greedy else agent.noise(envs.num_envs)
-        action = agent.act(torch.as_tensor(obs, dtype=torch.float32).to(device), noise)
+        obs = torch.as_tensor(obs, dtype=torch.float32, device=next(agent.parameters()).device)
+        action = agent.act(obs, args.eval_greedy)
         obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
         score += reward * running
         running &= ~(terminated | truncated)
@@ -304,15 +255,13 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))
+    num_iterations = int(args.total_timesteps // B)
+    save_every = math.ceil(num_iterations / args.checkpoints)
     device = pick_device(args.device)
-    torch.set_num_threads(args.threads)
-    if WORLD_SIZE > 1 and not distributed.is_initialized():
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     on_device = partial(torch.as_tensor, device=device)
+    torch.set_num_threads(args.threads)
     envs = make_envs(args, N)
-    shuffler = torch.Generator(device)  # separate: shuffling leaves sampling alone
-    seed_everything(args.seed, 3)  # the same weights in all processes
+    seed_everything(args.seed, "weights")
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
@@ -322,140 +271,129 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         backward = torch.compile(backpropagate)
     episode_returns, first_iteration, log = deque(maxlen=100), 0, []
     if args.resume:
-        same = dict(env_id=args.env_id, seed=args.seed, num_envs=N, num_steps=T, processes=WORLD_SIZE)
-        state = load(args.resume, agent, **same)
-        optimizer.load_state_dict(state["optimizer"])
-        episode_returns.extend(state["episode_returns"])
-        first_iteration = state["iteration"]
-    if first_iteration >= num_iterations:
-        print(f"{args.resume} is finished; with more --total-timesteps it goes on")
-        return agent, log
-    run_dir = make_run_dir(args)
-    steps, all_steps = first_iteration * B * WORLD_SIZE, num_iterations * B * WORLD_SIZE
-    writer = SummaryWriter(run_dir, purge_step=steps + 1) if RANK == 0 else None
-    if args.track and RANK == 0:
+        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
+        episode_returns.extend(checkpoint["episode_returns"])
+        first_iteration = checkpoint["iteration"]
+        if first_iteration >= num_iterations:
+            print(f"{args.resume} is finished; with more --total-timesteps it goes on")
+            return agent, log
+    run_dir = Path(args.resume) if args.resume else make_run_dir(args)
+    steps = first_iteration * B
+    writer = SummaryWriter(run_dir, purge_step=steps + 1)
+    if args.track:
         import wandb
 
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
-    print(f"{args.env_id} on {device}, {all_steps} steps, logging to {run_dir}", flush=True)
+    print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
 
-    # storage: of the envs in NumPy, as they are, and of the agent on its device
-    obs, actions = buffer(T + 1, envs.observation_space), buffer(T, envs.action_space)
-    rewards, dones, discounted_returns = np.zeros((3, T, N), dtype=np.float32)
+    # storage
+    obs = np.zeros((T + 1, *envs.observation_space.shape), np.float32)
+    final_obs = np.zeros_like(obs[0])
+    actions = np.zeros((T, *envs.action_space.shape), np.float32)
+    rewards, dones = np.zeros((2, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score = np.zeros(N)
+    discounted_return, discounted_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)
 
-    bar = tqdm(total=all_steps, initial=steps, unit=" steps", unit_scale=True, disable=RANK > 0 or None)
+    bar = tqdm(total=num_iterations * B, initial=steps, unit=" steps", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
-        if iteration == first_iteration or iteration * args.checkpoints % num_iterations < args.checkpoints:
+        if (iteration - first_iteration) % save_every == 0:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
-            if RANK == 0:
-                save(run_dir, args, iteration, agent, optimizer, episode_returns)
-            seed_everything(args.seed, 4, iteration, RANK)
-            shuffler.manual_seed(*env_seeds(1, args.seed, 5, iteration, RANK))
-            seeds = env_seeds(N, args.seed, 0, iteration, RANK)
-            obs[T], _ = envs.reset(seed=seeds)  # [E2]
-            score[:], discounted_returns[-1] = 0, 0
+            save(run_dir, args, iteration, agent, optimizer, episode_returns)
+            obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
+            score[:], discounted_return[:] = 0, 0
         remaining = 1 - iteration / num_iterations
         if args.anneal_lr:
             optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
-        clip_coef = torch.tensor(args.clip_coef * remaining, device=device)  # a float would recompile
-        loss_args = replace(args, clip_coef=clip_coef) if args.anneal_clip else args  # [X1]
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
 
         # rollout
         with torch.no_grad():
             obs[0] = obs[T]  # carry on from where the last rollout stopped
             final_values = np.zeros_like(rewards)
-            for t, noise in enumerate(agent.noise(T, N)):
-                actions[t] = agent.act(on_device(obs[t]), noise).cpu()
+            for t in range(T):
+                actions[t] = agent.act(on_device(obs[t])).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
-                steps += N * WORLD_SIZE
-                require_finite(obs=obs[t + 1].sum(), reward=reward.sum())
                 done, timeout = terminated | truncated, truncated & ~terminated
-                going_on = 1 - dones[t - 1]  # row -1 is the end of the rollout before
-                discounted_returns[t] = args.gamma * going_on * discounted_returns[t - 1] + reward
                 rewards[t], dones[t] = reward, done
+                discounted_return[:] = args.gamma * discounted_return + reward
+                discounted_returns[t] = discounted_return
                 if timeout.any():  # not a terminal state: the last obs still has a value
-                    final_obs = np.stack(infos["final_obs"][timeout]).astype(obs.dtype)
-                    final_values[t, timeout] = agent(on_device(final_obs))[1].cpu()
+                    final_obs[timeout] = np.stack(infos["final_obs"][timeout])
+                    final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
                 score += reward
                 episode_returns.extend(score[done].tolist())
-                score[done] = 0
-            states, taken = on_device(obs), on_device(actions)
-            dist, values[:T] = agent(states[:T])  # all at once, as nothing was learned meanwhile
-            logprobs = dist.log_prob(taken)
-            _, values[T] = agent(states[T])
+                score[done], discounted_return[done] = 0, 0
+            dist, values[:T] = agent(on_device(obs[:T]))  # at once: nothing was learned meanwhile
+            logprobs = dist.log_prob(on_device(actions))
+            _, values[T] = agent(on_device(obs[T]))
 
         # update
         agent.return_stats.update(on_device(discounted_returns).flatten())
-        rewards /= agent.return_stats.std().item()  # [D30]
-        rewards.clip(-10, 10, out=rewards)  # [D31]
-        rewards += args.gamma * final_values  # [E1]
-        advantages = compute_gae(rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
-        advantages = on_device(advantages)
-        returns = advantages + values[:T]
-        batch = Batch(states[:T], taken, logprobs, advantages, returns, values[:T])
-        batch = Batch(*(x.flatten(0, 1) for x in batch))
+        scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
+        scaled_rewards = scaled_rewards.clip(-10, 10)  # [D31]
+        scaled_rewards += args.gamma * final_values  # [E1] which are of the same scale
+        advantages = compute_gae(scaled_rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        returns = on_device(advantages) + values[:T]
+        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
+        batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         history = []
         for _ in range(args.update_epochs):
-            for idx in torch.randperm(B, generator=shuffler, device=device).split(M):  # [D06]
+            for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = backward(agent, minibatch, loss_args)
-                average(*(parameter.grad for parameter in parameters))  # [X2]
+                metrics = backward(agent, minibatch, clip_coef, args)
                 metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
-            average(metrics["kl"])
             if metrics["kl"] > args.target_kl:  # [X3]
                 break
-        agent.obs_stats.update(batch.obs.float())  # not before: the update must see what the rollout saw
+        agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
 
         # log
+        steps += B
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
-        require_finite(**row)
-        row["explained_variance"] = explained_variance(values[:T], returns)
+        for name, x in {"obs": obs, "final_obs": final_obs, "reward": rewards, **row}.items():
+            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
         row["episode_return"] = sum(episode_returns) / len(episode_returns) if episode_returns else math.nan
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["steps_per_second"] = B * WORLD_SIZE / (time.perf_counter() - start)
+        row["steps_per_second"] = B / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
-        if RANK == 0:
-            for name, metric in row.items():
-                writer.add_scalar(name, metric, steps)
-            if args.track:
-                wandb.log(log[-1])
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        if args.track:
+            wandb.log(log[-1])
         shown = ("episode_return", "kl", "clip_frac", "entropy", "value_loss", "explained_variance")
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
-        bar.update(B * WORLD_SIZE)
-        if bar.disable and 20 * (iteration + 1) % num_iterations < 20:  # 20 lines a run
+        bar.update(steps - bar.n)
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
     bar.close()
     envs.close()
-    if WORLD_SIZE > 1:
-        distributed.destroy_process_group()
-    if RANK == 0:
-        save(run_dir, args, num_iterations, agent, optimizer, episode_returns)
-        log[-1]["eval_return"] = report(agent, args, run_dir)
-        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
-        writer.close()
-        if args.track:
-            wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
-            wandb.finish()
+    save(run_dir, args, num_iterations, agent, optimizer, episode_returns)
+    log[-1]["eval_return"] = report(agent, args, run_dir)
+    writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+    writer.close()
+    if args.track:
+        wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
+        wandb.finish()
     return agent, log
 
 
-# That was the algorithm; from here on: flags, folders, checkpoints, failures, and the command line.
+# That was the algorithm; from here on: flags, folders, checkpoints, and the command line.
 
 
-def refuse(mistake: str, code: int = 2) -> NoReturn:
+def refuse(mistake: str) -> NoReturn:
     """Say in one line what is wrong, and exit."""
     print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
-    raise SystemExit(code)
+    raise SystemExit(2)
 
 
 def check(args: Args) -> None:
@@ -468,10 +406,15 @@ def check(args: Args) -> None:
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
     B = args.num_steps * args.num_envs
-    if args.total_timesteps < B * WORLD_SIZE:
-        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B * WORLD_SIZE} steps")
+    if args.total_timesteps < B:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if B % args.num_minibatches or B // args.num_minibatches < 2:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+    if args.resume:
+        saved = load(args.resume)["args"]
+        for name in ("env_id", "seed", "num_envs", "num_steps"):
+            if getattr(args, name) != saved[name]:
+                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {saved[name]}")
 
 
 def pick_device(name: str) -> torch.device:
@@ -480,56 +423,46 @@ def pick_device(name: str) -> torch.device:
     devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
     if name not in ("auto", kind, *devices):
         refuse(f"--device {name} is not here; there is {', '.join(devices)}")
-    local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    return torch.device(devices[local_rank % max(1, len(devices) - 1)] if name in ("auto", kind) else name)
+    return torch.device(devices[0] if name in ("auto", kind) else name)
 
 
 def make_run_dir(args: Args) -> Path:
-    """A new folder for everything that the run writes, args.json first; or that of the run to resume."""
+    """A new folder for everything that the run writes, args.json first."""
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    paths = [args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name)]
-    if WORLD_SIZE > 1:
-        distributed.broadcast_object_list(paths)  # clocks differ
-    run_dir = Path(paths[0])
-    if RANK == 0 and not args.resume:
-        try:
-            run_dir.mkdir(parents=True)
-        except OSError as error:
-            refuse(f"--run-dir {run_dir}: {error.strerror}")
-        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        refuse(f"--run-dir {run_dir}: {error.strerror}")
+    (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     return run_dir
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, returns: deque) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    state = {"script": Path(__file__).name, "processes": WORLD_SIZE, "args": asdict(args)}
-    state |= {"iteration": iteration, "agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-    content, path = io.BytesIO(), run_dir / "checkpoint.pt"
-    torch.save(state | {"episode_returns": list(returns)}, content)
+    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    torch.save(checkpoint | {"episode_returns": list(returns)}, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    os.replace(file.name, path)
+    os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str, agent: Agent | None = None, **wanted: object) -> dict:
-    """What save() wrote, by this script and with the wanted flags, into agent; no code in the file is run."""
+def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        found = {"script": state["script"], "processes": state["processes"]} | state["args"]
-    except Exception as error:  # no file, half a file, or something else
-        refuse(f"{path} is no checkpoint: {(str(error) or 'empty').splitlines()[0].partition('. ')[0]}")
-    for name, value in ({"script": Path(__file__).name} | wanted).items():
-        if found[name] != value:
-            refuse(f"{path} has {name} {found[name]}, not {value}")
-    try:
-        if agent:
-            agent.load_state_dict(state["agent"])
-    except RuntimeError as error:
-        refuse(f"{path} does not fit these flags: {error}")
-    return state
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["script"] != Path(__file__).name:
+            raise ValueError(f"it was written by {checkpoint['script']}")
+        for name, part in parts.items():
+            part.load_state_dict(checkpoint[name])
+    except Exception as error:  # no file, half a file, or one that does not fit
+        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+    return checkpoint
 
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
@@ -546,55 +479,20 @@ def evaluate_run(args: Args) -> None:
     """Evaluate the agent that is in the checkpoint of args.evaluate."""
     check(args)
     torch.set_num_threads(args.threads)
-    load(args.evaluate, env_id=args.env_id)  # before an env is made
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
-    load(args.evaluate, agent)
+    load(args.evaluate, agent=agent)
     report(agent, args, Path(args.evaluate))
 
 
-def explain(error: BaseException) -> tuple[str, int]:
-    """What ended a run early, where, and how to go on; and the exit code."""
-    cause, code = f"{type(error).__name__}: {error}", 1
-    if isinstance(error, KeyboardInterrupt):
-        cause, code = signal.Signals(error.args[0]).name, 128 + error.args[0]
-    elif isinstance(error, EOFError):
-        cause = "a process of --async-envs has died"
-    elif not isinstance(error, OSError | FloatingPointError):
-        traceback.print_exc()
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        here = frame.f_locals
-        if isinstance(here.get("envs"), gym.vector.VectorEnv):
-            here["envs"].unwrapped.closed = True  # or it would wait for a process that has died
-        if frame.f_code is train.__code__ and "bar" in here:
-            how = "--resume" if here["steps"] < here["all_steps"] else "--evaluate"
-            cause += f" at step {here['steps']}; to go on, {how} {here['run_dir']}"
-    return cause, code
-
-
 def main() -> None:
-    """Do what the command line says; if it ends early, say why in one line, and how to go on."""
-
-    def stop(number: int, _: object) -> NoReturn:
-        raise KeyboardInterrupt(number)
-
+    """Train, go on with a run, or evaluate it, as the command line says."""
     args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
-    if args.resume or args.evaluate:
-        saved = Args(**load(args.resume or args.evaluate)["args"])
-        saved = replace(saved, resume=args.resume, evaluate=args.evaluate)
+    if folder := args.resume or args.evaluate:
+        saved = replace(Args(**load(folder)["args"]), resume=args.resume, evaluate=args.evaluate)
         args = tyro.cli(Args, description=__doc__, default=saved)
-    if RANK > 0:
-        sys.stdout = None  # the first process speaks for all
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        evaluate_run(args) if args.evaluate else train(args)
-    except (KeyboardInterrupt, Exception) as error:
-        refuse(*explain(error))
-    if WORLD_SIZE > 1:
-        print(end="", flush=True)
-        os._exit(0)  # an ordinary exit is now and then aborted by the threads of gloo
+    evaluate_run(args) if args.evaluate else train(args)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,528 @@
+"""Proximal Policy Optimization for Atari games in several processes, the whole algorithm in one file.
+
+    torchrun --nproc-per-node 2 variants/ppo_atari_distributed.py                # Breakout, 10,000,000 steps
+    torchrun --nproc-per-node 8 variants/ppo_atari_distributed.py --device cuda  # --help lists every flag
+    git diff --no-index ppo_atari.py variants/ppo_atari_distributed.py           # what processes change
+
+Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
+        What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
+"""
+
+import io
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.utils.save_video import save_video
+from gymnasium.vector import AutoresetMode
+from torch import Tensor, distributed, nn
+from torch.distributions import Categorical, Distribution
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Adam
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # set by torchrun
+
+
+@dataclass
+class Args:
+    env_id: str = "ALE/Breakout-v5"  # or Breakout, or BreakoutNoFrameskip-v4: all the same
+    seed: int = 1  # of everything random
+    total_timesteps: int = 10_000_000  # env steps (of 4 frames), all envs of all processes together
+    num_envs: int = 8  # envs stepped together, by each process
+    num_steps: int = 128  # steps of each env in a rollout
+    learning_rate: float = 2.5e-4  # of Adam
+    anneal_lr: bool = True  # linearly towards zero
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
+    update_epochs: int = 4  # passes over a rollout
+    num_minibatches: int = 4  # gradient steps in a pass
+    norm_adv: bool = True  # normalise advantages, in each minibatch
+    clip_coef: float = 0.1  # ratios beyond 1 +- this gain nothing (inf: off)
+    anneal_clip: bool = False  # clip_coef, linearly towards zero
+    vf_clip_coef: float = 0.1  # values further than this from the old ones gain nothing (inf: off)
+    vf_coef: float = 0.5  # weight of the value loss
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
+    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+    episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
+    sticky_actions: float = 0.0  # probability that the game repeats the action before; often 0.25
+    full_action_space: bool = False  # all 18 actions, also those that the game has no use for
+
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
+    compile: bool = False  # the update, by torch.compile: faster, once it is done
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
+    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    evaluate: str = ""  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saved in the course of a run, each in place of the one before
+    track: bool = False  # log to Weights & Biases, too
+    capture_video: bool = False  # of an episode after training
+    eval_episodes: int = 10  # episodes played after training
+    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+
+
+class Batch(NamedTuple):
+    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of the policy that acted
+    advantages: Tensor
+    returns: Tensor  # targets of the critic
+    values: Tensor  # of the critic at rollout time
+
+
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438).
+
+    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    """
+    discount = gamma * (1 - dones)
+    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    return advantages
+
+
+def ppo_loss(
+    dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args
+) -> tuple[Tensor, dict]:
+    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+
+    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    """
+    log_ratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
+    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
+    value_loss = 0.5 * value_error.mean()
+    entropy = dist.entropy().mean()
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = ((ratio - 1).abs() > clip_coef).float().mean()
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+
+
+def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
+    """Orthogonal weights scaled by gain, zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Agent(nn.Module):
+    """Actor and critic: obs (n, 4, 84, 84) of bytes -> distribution of actions, value (n,)."""
+
+    def __init__(self, envs: gym.vector.VectorEnv):
+        super().__init__()
+        self.trunk = nn.Sequential(  # [D21]
+            layer_init(nn.Conv2d(envs.single_observation_space.shape[0], 32, 8, stride=4)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 64, 3)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 512, 7)),  # that is, a linear layer: what it sees is 7 x 7
+            nn.ReLU(),
+            nn.Flatten(),
+        ).to(memory_format=torch.channels_last)  # in which convolutions are fastest
+        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n), gain=0.01)
+        self.critic = layer_init(nn.Linear(512, 1), gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
+        obs = obs.to(torch.float, memory_format=torch.channels_last)
+        features = self.trunk(obs / 255)  # [D22]
+        dist = Categorical(logits=self.actor(features), validate_args=False)
+        return dist, self.critic(features).squeeze(-1)
+
+
+def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+    """Add the gradients of ppo_loss to the agent's -> its metrics. This is what --compile compiles."""
+    dist, value = agent(batch.obs)
+    loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
+    loss.backward()
+    return metrics
+
+
+class Lives(gym.vector.VectorWrapper):
+    """Tells of lost lives, infos["life_lost"], and opens each life with FIRE, which some games wait for."""
+
+    def __init__(self, envs: gym.vector.VectorEnv):
+        super().__init__(envs)
+        meanings = envs.unwrapped.ale.get_action_set()
+        self.fire = meanings.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in meanings else None
+
+    def reset(self, *, seed: list[int], options: dict | None = None) -> tuple[np.ndarray, dict]:
+        obs, infos = self.env.reset(seed=np.array(seed) // 2, options=options)  # which must fit 31 bits
+        self.lives, self.starts = infos["lives"], np.ones(self.num_envs, dtype=bool)
+        return obs, infos
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
+        assert self.action_space.contains(actions)  # others would hang the games for ever
+        if self.fire is not None:
+            actions = np.where(self.starts, self.fire, actions)  # [D17]
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        infos["life_lost"] = (infos["lives"] < self.lives) & (infos["lives"] > 0)
+        self.lives, self.starts = infos["lives"], infos["life_lost"] | terminated | truncated
+        return obs, reward, terminated, truncated, infos
+
+
+def make_envs(args: Args, num_envs: int, colour: bool = False) -> gym.vector.VectorEnv:
+    """num_envs copies of the game, stepped together in threads; observations are the last 4 frames."""
+    game = re.sub(r"^ALE/|(NoFrameskip)?(-v\d+)?$", "", args.env_id)
+    try:
+        envs = gym.make_vec(  # [D01]
+            f"ALE/{game}-v5",
+            num_envs,
+            "vector_entry_point",
+            autoreset_mode=AutoresetMode.SAME_STEP,  # no step is spent on a reset
+            num_threads=args.threads,
+            noop_max=31,  # [D14] 0 to 30 of them
+            frameskip=4,  # [D15]
+            img_height=210 if colour else 84,  # [D18]
+            img_width=160 if colour else 84,
+            grayscale=not colour,
+            stack_num=1 if colour else 4,  # [D20]
+            repeat_action_probability=args.sticky_actions,
+            full_action_space=args.full_action_space,
+            use_fire_reset=False,  # Lives does it
+            reward_clipping=False,  # train() does it, when the score is counted
+        )
+    except (gym.error.Error, ImportError) as error:
+        refuse(f"--env-id {args.env_id}: {error}")
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
+    return Lives(envs)
+
+
+def average(*tensors: Tensor) -> None:
+    """Replace tensors by their means over all processes."""
+    for tensor in tensors:
+        distributed.all_reduce(tensor)
+        tensor /= WORLD_SIZE
+
+
+def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
+    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[0])
+    torch.manual_seed(seeds[0])
+    return seeds[1:]
+
+
+@torch.no_grad()
+def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
+    """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    envs = make_envs(args, args.eval_episodes)
+    seeds = seed_everything(args.seed, "evaluation", envs.num_envs)
+    obs, _ = envs.reset(seed=seeds)
+    if video_dir:  # these envs cannot render, so that the same games are played on screens in colour, too
+        screens = make_envs(args, envs.num_envs, colour=True)
+        frames = [screens.reset(seed=seeds)[0][0, -1]]
+    score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    while running.any():
+        dist, _ = agent(torch.as_tensor(obs, device=next(agent.parameters()).device))
+        action = dist.mode if args.eval_greedy else dist.sample()
+        obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+        if video_dir:
+            frames.append(screens.step(action.cpu().numpy())[0][0, -1])
+        score += reward * running
+        running &= ~(terminated | truncated)
+    envs.close()
+    if video_dir:
+        save_video(frames[:-1], str(video_dir), fps=15)  # the last one is of the next game
+    return score.tolist()
+
+
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    # setup
+    check(args)
+    T, N = args.num_steps, args.num_envs
+    B = T * N
+    M = B // args.num_minibatches
+    num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))
+    save_every = math.ceil(num_iterations / args.checkpoints)
+    device = pick_device(args.device)
+    if device.type == "cuda":  # one for each process, before anything collective
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    on_device = partial(torch.as_tensor, device=device)
+    torch.set_num_threads(args.threads)
+    envs = make_envs(args, N)
+    seed_everything(args.seed, "weights")  # the same in all processes
+    agent = Agent(envs).to(device)
+    parameters = list(agent.parameters())
+    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    backward = backpropagate
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
+        backward = torch.compile(backpropagate)
+    episode_returns, first_iteration, log = deque(maxlen=100), 0, []
+    if args.resume:
+        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
+        episode_returns.extend(checkpoint["episode_returns"])
+        first_iteration = checkpoint["iteration"]
+        if first_iteration >= num_iterations:
+            print(f"{args.resume} is finished; with more --total-timesteps it goes on")
+            return agent, log
+    run_dir = Path(args.resume) if args.resume or RANK > 0 else make_run_dir(args)
+    steps = first_iteration * B * WORLD_SIZE
+    writer = SummaryWriter(run_dir, purge_step=steps + 1) if RANK == 0 else None
+    if args.track and RANK == 0:
+        import wandb
+
+        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        wandb.define_metric("*", step_metric="steps")
+    print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
+
+    # storage
+    obs = np.zeros((T + 1, *envs.observation_space.shape), np.uint8)
+    final_obs = np.zeros_like(obs[0])
+    actions = np.zeros((T, *envs.action_space.shape), np.int64)
+    rewards, dones = np.zeros((2, T, N), np.float32)
+    values = torch.zeros(T + 1, N, device=device)
+    logprobs = torch.zeros(T, N, device=device)
+    score = np.zeros(N)
+
+    all_steps = num_iterations * B * WORLD_SIZE
+    bar = tqdm(total=all_steps, initial=steps, unit=" steps", unit_scale=True, disable=RANK > 0 or None)
+    for iteration in range(first_iteration, num_iterations):
+        start = time.perf_counter()
+        if (iteration - first_iteration) % save_every == 0:
+            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            if RANK == 0:
+                save(run_dir, args, iteration, agent, optimizer, episode_returns)
+            obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration} of {RANK}", N))  # [E2]
+            score[:] = 0
+        remaining = 1 - iteration / num_iterations
+        if args.anneal_lr:
+            optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+
+        # rollout
+        with torch.no_grad():
+            obs[0] = obs[T]  # carry on from where the last rollout stopped
+            for t in range(T):
+                dist, values[t] = agent(on_device(obs[t]))
+                action = dist.sample()
+                logprobs[t], actions[t] = dist.log_prob(action), action.cpu()
+                obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
+                done, timeout = terminated | truncated, truncated & ~terminated
+                rewards[t] = np.sign(reward)  # [D19]
+                dones[t] = done | (args.episodic_life & infos["life_lost"])  # [D16]
+                if timeout.any():  # not a terminal state: the last obs still has a value
+                    final_obs[timeout] = np.stack(infos["final_obs"][timeout])
+                    _, final_value = agent(on_device(final_obs[timeout]))
+                    rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
+                score += reward
+                episode_returns.extend(score[done].tolist())
+                score[done] = 0
+            _, values[T] = agent(on_device(obs[T]))
+
+        # update
+        advantages = compute_gae(rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        returns = on_device(advantages) + values[:T]
+        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
+        batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
+        batch = batch._replace(obs=batch.obs.contiguous(memory_format=torch.channels_last))  # for all epochs
+        history = []
+        for _ in range(args.update_epochs):
+            for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
+                minibatch = Batch(*(x[idx] for x in batch))
+                optimizer.zero_grad()
+                metrics = backward(agent, minibatch, clip_coef, args)
+                average(*(parameter.grad for parameter in parameters))  # [X2]
+                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                optimizer.step()
+                history.append(metrics)
+            average(metrics["kl"])
+            if metrics["kl"] > args.target_kl:  # [X3]
+                break
+
+        # log
+        steps += B * WORLD_SIZE
+        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
+        for name, x in {"reward": rewards, **row}.items():
+            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        if RANK > 0:
+            continue  # the first process speaks for all
+        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["episode_return"] = sum(episode_returns) / len(episode_returns) if episode_returns else math.nan
+        row["learning_rate"] = optimizer.param_groups[0]["lr"]
+        row["steps_per_second"] = B * WORLD_SIZE / (time.perf_counter() - start)
+        log.append({"steps": steps} | row)
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        if args.track:
+            wandb.log(log[-1])
+        shown = ("episode_return", "kl", "clip_frac", "entropy", "value_loss", "explained_variance")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.set_postfix_str(status, refresh=False)
+        bar.update(steps - bar.n)
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
+
+    # wrap up
+    bar.close()
+    envs.close()
+    distributed.destroy_process_group()
+    if RANK > 0:
+        return agent, log
+    save(run_dir, args, num_iterations, agent, optimizer, episode_returns)
+    log[-1]["eval_return"] = report(agent, args, run_dir)
+    writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+    writer.close()
+    if args.track:
+        wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
+        wandb.finish()
+    return agent, log
+
+
+# That was the algorithm; from here on: flags, folders, checkpoints, and the command line.
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot be trained with, before anything is made."""
+    if not distributed.is_torchelastic_launched():
+        refuse("it is started by torchrun, as --help shows")
+    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
+    highest |= {"gamma": 1, "gae_lambda": 1, "sticky_actions": 1, "threads": 1024, "seed": 2**32 - 1}
+    for name, value in vars(args).items():
+        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
+        high = highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    B = args.num_steps * args.num_envs
+    if args.total_timesteps < B * WORLD_SIZE:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B * WORLD_SIZE} steps")
+    if B % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+    if args.resume:
+        if (processes := load(args.resume)["processes"]) != WORLD_SIZE:
+            refuse(f"{args.resume} is of {processes} processes, not {WORLD_SIZE}")
+        saved = load(args.resume)["args"]
+        for name in ("env_id", "seed", "num_envs", "num_steps"):
+            if getattr(args, name) != saved[name]:
+                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {saved[name]}")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    return torch.device(devices[0] if name in ("auto", kind) else name)
+
+
+def make_run_dir(args: Args) -> Path:
+    """A new folder for everything that the run writes, args.json first."""
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        refuse(f"--run-dir {run_dir}: {error.strerror}")
+    (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    return run_dir
+
+
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, returns: deque) -> None:
+    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint["processes"] = WORLD_SIZE
+    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    torch.save(checkpoint | {"episode_returns": list(returns)}, content)
+    with open(run_dir / "checkpoint.tmp", "wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, run_dir / "checkpoint.pt")
+
+
+def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
+    path = Path(run_dir) / "checkpoint.pt"
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["script"] != Path(__file__).name:
+            raise ValueError(f"it was written by {checkpoint['script']}")
+        for name, part in parts.items():
+            part.load_state_dict(checkpoint[name])
+    except Exception as error:  # no file, half a file, or one that does not fit
+        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+    return checkpoint
+
+
+def report(agent: Agent, args: Args, run_dir: Path) -> float:
+    """Evaluate, film one more episode if that is wanted, and say what came of it."""
+    returns = evaluate(agent, args)
+    if args.capture_video:
+        evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
+    print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
+    print(f"mean return {np.mean(returns):.1f} in {len(returns)} episodes of evaluation; see {run_dir}")
+    return float(np.mean(returns))
+
+
+def evaluate_run(args: Args) -> None:
+    """Evaluate the agent that is in the checkpoint of args.evaluate."""
+    check(args)
+    torch.set_num_threads(args.threads)
+    agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
+    load(args.evaluate, agent=agent)
+    report(agent, args, Path(args.evaluate))
+
+
+def main() -> None:
+    """Train, go on with a run, or evaluate it, as the command line says."""
+    args = tyro.cli(Args, description=__doc__)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
+    if folder := args.resume or args.evaluate:
+        saved = replace(Args(**load(folder)["args"]), resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, default=saved)
+    if RANK > 0:
+        sys.stdout = None
+    evaluate_run(args) if args.evaluate else train(args)
+
+
+if __name__ == "__main__":
+    main()
