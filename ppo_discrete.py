@@ -1,3 +1,17 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "torch==2.13.0",
+#     "gymnasium[box2d,classic-control]==1.4.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
+#     "moviepy==2.2.1",
+# ]
+# ///
 """Proximal Policy Optimization for discrete actions, the whole algorithm in one file.
 
     python ppo_discrete.py                                     # CartPole-v1, 500,000 steps
@@ -18,6 +32,7 @@ import random
 import re
 import sys
 import time
+import zipfile
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -29,6 +44,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from filelock import FileLock
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FlattenObservation, RecordVideo
@@ -43,6 +59,7 @@ from tqdm import tqdm
 @dataclass
 class Args:
     env_id: str = "CartPole-v1"  # gymnasium id; "module:Name-v0" imports the module first
+    env_kwargs: str = "{}"  # of the env's constructor, as JSON
     seed: int = 1  # of everything random
     total_timesteps: int = 500_000  # env steps, all envs together
     num_envs: int = 4  # envs stepped together
@@ -69,7 +86,7 @@ class Args:
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in the course of a run, each in place of the one before
+    checkpoints: int = 10  # saved in the course of a run, each in place of the one before (0: the last alone)
     track: bool = False  # log to Weights & Biases, too
     capture_video: bool = False  # of an episode after training
     eval_episodes: int = 10  # episodes played after training
@@ -154,7 +171,7 @@ class Agent(nn.Module):
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
         # (n,) or (components, n): components with fewer choices than the largest leave logits unused.
         self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
-        self.register_buffer("mask", self.valid.log(), persistent=False)  # 0 or -inf, added to logits
+        self.register_buffer("mask", (self.valid.float() - 1) * 1e9, persistent=False)  # added to logits
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
@@ -188,9 +205,10 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
         film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
         mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
     try:
+        kwargs |= json.loads(args.env_kwargs)
         envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
-    except (gym.error.Error, ImportError) as error:
-        refuse(f"--env-id {args.env_id}: {error}")
+    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
+        refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
@@ -215,12 +233,14 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seed_everything(args.seed, "evaluation", envs.num_envs))
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
     while running.any():
         obs = torch.as_tensor(obs, dtype=torch.float32, device=next(agent.parameters()).device)
         action = agent.act(obs, args.eval_greedy)
         obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
         score += reward * running
         running &= ~(terminated | truncated)
+        bar.update()
     envs.close()
     return score.tolist()
 
@@ -233,7 +253,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     B = T * N
     M = B // args.num_minibatches
     num_iterations = int(args.total_timesteps // B)
-    save_every = math.ceil(num_iterations / args.checkpoints)
+    save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)
     torch.set_num_threads(args.threads)
@@ -246,23 +266,26 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
         backward = torch.compile(backpropagate)
-    episode_returns, first_iteration, log = deque(maxlen=100), 0, []
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # of episodes, returns and lengths
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
-        episode_returns.extend(checkpoint["episode_returns"])
+        episodes.extend(checkpoint["episodes"])
         first_iteration = checkpoint["iteration"]
         if first_iteration >= num_iterations:
             print(f"{args.resume} is finished; with more --total-timesteps it goes on")
             return agent, log
-    run_dir = Path(args.resume) if args.resume else make_run_dir(args)
+    run_dir, lock = make_run_dir(args)
     steps = first_iteration * B
     writer = SummaryWriter(run_dir, purge_step=steps + 1)
+    writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
     if args.track:
         import wandb
 
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
+    if envs.spec and (envs.spec.max_episode_steps or 0) > save_every * T:
+        print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
 
     # storage
     obs = np.zeros((T + 1, *envs.observation_space.shape), np.float32)
@@ -270,19 +293,20 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     actions = np.zeros((T, *envs.action_space.shape), np.int64)
     rewards, dones = np.zeros((2, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
-    score = np.zeros(N)
+    score, length = np.zeros((2, N))
 
-    bar = tqdm(total=num_iterations * B, initial=steps, unit=" steps", unit_scale=True, disable=None)
+    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
+    bar = tqdm(total=num_iterations * B, initial=steps, unit_scale=True, disable=None, **style)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
-            save(run_dir, args, iteration, agent, optimizer, episode_returns)
+            if args.checkpoints:
+                save(run_dir, args, iteration, agent, optimizer, episodes)
             obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
-            score[:] = 0
+            score[:], length[:] = 0, 0
         remaining = 1 - iteration / num_iterations
-        if args.anneal_lr:
-            optimizer.param_groups[0]["lr"] = args.learning_rate * remaining  # [D04]
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
 
         # rollout
@@ -298,8 +322,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                     _, final_value = agent(on_device(final_obs[timeout]))
                     rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
                 score += reward
-                episode_returns.extend(score[done].tolist())
-                score[done] = 0
+                length += 1
+                episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
+                score[done], length[done] = 0, 0
             dist, values[:T] = agent(on_device(obs[:T]))  # at once: nothing was learned meanwhile
             logprobs = dist.log_prob(on_device(actions))
             _, values[T] = agent(on_device(obs[T]))
@@ -328,7 +353,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             if not np.isfinite(x).all():  # told before it can reach a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
-        row["episode_return"] = sum(episode_returns) / len(episode_returns) if episode_returns else math.nan
+        row["episode_return"], row["episode_length"] = np.mean(episodes or [[math.nan] * 2], axis=0)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["steps_per_second"] = B / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
@@ -336,7 +361,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             writer.add_scalar(name, metric, steps)
         if args.track:
             wandb.log(log[-1])
-        shown = ("episode_return", "kl", "clip_frac", "entropy", "value_loss", "explained_variance")
+        shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(steps - bar.n)
@@ -346,9 +371,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     # wrap up
     bar.close()
     envs.close()
-    save(run_dir, args, num_iterations, agent, optimizer, episode_returns)
-    log[-1]["eval_return"] = report(agent, args, run_dir)
-    writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+    save(run_dir, args, num_iterations, agent, optimizer, episodes)
+    if args.eval_episodes:
+        log[-1]["eval_return"] = report(agent, args, run_dir)
+        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
     writer.close()
     if args.track:
         wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
@@ -370,7 +396,7 @@ def check(args: Args) -> None:
     highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
     highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
-        low = 1 if Args.__annotations__[name] is int and name != "seed" else 0  # counts start at 1
+        low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
@@ -382,8 +408,8 @@ def check(args: Args) -> None:
     if args.resume:
         saved = load(args.resume)["args"]
         for name in ("env_id", "seed", "num_envs", "num_steps"):
-            if getattr(args, name) != saved[name]:
-                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {saved[name]}")
+            if getattr(args, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
 
 
 def pick_device(name: str) -> torch.device:
@@ -395,24 +421,25 @@ def pick_device(name: str) -> torch.device:
     return torch.device(devices[0] if name in ("auto", kind) else name)
 
 
-def make_run_dir(args: Args) -> Path:
-    """A new folder for everything that the run writes, args.json first."""
+def make_run_dir(args: Args) -> tuple[Path, FileLock]:
+    """The run's folder, new unless it is resumed, with args.json in it, and the lock that makes it ours."""
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
-        run_dir.mkdir(parents=True)
+        run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)
+        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"--run-dir {run_dir}: {error.strerror}")
-    (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
-    return run_dir
+        refuse(f"--run-dir {run_dir}: {error.strerror or 'another process is at work there'}")
+    return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, returns: deque) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, episodes: deque) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
     checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
     content = io.BytesIO()  # torch.save would report a full disk in riddles
-    torch.save(checkpoint | {"episode_returns": list(returns)}, content)
+    torch.save(checkpoint | {"episodes": list(episodes)}, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
         file.flush()
@@ -424,23 +451,32 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
     """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
+        if damaged := zipfile.ZipFile(path).testzip():
+            raise ValueError(f"{damaged} is damaged")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if checkpoint["script"] != Path(__file__).name:
             raise ValueError(f"it was written by {checkpoint['script']}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
+        checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
     return checkpoint
 
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
-    """Evaluate, film one more episode if that is wanted, and say what came of it."""
+    """Evaluate, and say what came of it; then film one more episode, if that is wanted."""
     returns = evaluate(agent, args)
-    if args.capture_video:
-        evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
     print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
-    print(f"mean return {np.mean(returns):.1f} in {len(returns)} episodes of evaluation; see {run_dir}")
+    print(
+        f"mean return {np.mean(returns):.1f} in {len(returns)} episodes of evaluation; see {run_dir}",
+        flush=True,
+    )
+    if args.capture_video:
+        try:
+            evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
+        except Exception as error:  # no display, no MUJOCO_GL: a pity, but what was earned is printed
+            print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
     return float(np.mean(returns))
 
 
@@ -455,13 +491,18 @@ def evaluate_run(args: Args) -> None:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+        refuse("an empty value on the command line")
     args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:
-        saved = replace(Args(**load(folder)["args"]), resume=args.resume, evaluate=args.evaluate)
+        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
         args = tyro.cli(Args, description=__doc__, default=saved)
-    evaluate_run(args) if args.evaluate else train(args)
+    try:
+        evaluate_run(args) if args.evaluate else train(args)
+    except MemoryError as error:
+        refuse(f"not enough memory: {error}")
 
 
 if __name__ == "__main__":
