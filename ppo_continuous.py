@@ -79,6 +79,7 @@ class Args:
     ent_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+    log_std_init: float = 0.0  # of the actions, all alike; it is learned from there
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
@@ -287,6 +288,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     envs = make_envs(args, N)
     seed_everything(args.seed, "weights")
     agent = Agent(envs).to(device)
+    nn.init.constant_(agent.log_std, args.log_std_init)  # [E4]
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     backward = backpropagate
@@ -432,6 +434,7 @@ def check(args: Args) -> None:
     highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
         low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
+        low = -20 if name == "log_std_init" else low
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")

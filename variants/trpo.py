@@ -1,0 +1,587 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "torch==2.13.0",
+#     "gymnasium[box2d,classic-control,mujoco]==1.4.0",
+#     "mujoco==4.0.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
+#     "moviepy==2.2.1",
+# ]
+# ///
+"""Trust Region Policy Optimization (arXiv 1502.05477) for continuous actions, the whole algorithm in one file.
+
+    python variants/trpo.py                                    # HalfCheetah-v5, 1,000,000 steps
+    python variants/trpo.py --env-id Hopper-v5 --seed 2        # --help lists every flag
+    git diff --no-index ppo_continuous.py variants/trpo.py     # what the clip of PPO stands for
+
+Shapes  T steps of N envs are B = T * N samples, which the critic sees in minibatches of M.
+        What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
+"""
+
+import io
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+import zipfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from filelock import FileLock
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import FlattenObservation, RecordVideo
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal, kl_divergence
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim import Adam
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+
+@dataclass
+class Args:
+    env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
+    env_kwargs: str = "{}"  # of the env's constructor, as JSON
+    seed: int = 1  # of everything random
+    total_timesteps: int = 1_000_000  # env steps, all envs together
+    num_envs: int = 1  # envs stepped together
+    num_steps: int = 2048  # steps of each env in a rollout
+    learning_rate: float = 1e-3  # of Adam, for the critic alone
+    anneal_lr: bool = True  # linearly towards zero
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.97  # 1 is Monte Carlo, 0 is one-step TD
+    target_kl: float = 0.01  # how far an update may move the policy
+    cg_iters: int = 10  # of conjugate gradients
+    cg_damping: float = 0.1  # added to the Fisher matrix's diagonal
+    backtracks: int = 10  # tries of the line search
+    backtrack_coef: float = 0.8  # by which each try is shorter than the one before
+    critic_epochs: int = 10  # passes of the critic over a rollout
+    num_minibatches: int = 32  # gradient steps in a pass
+    norm_adv: bool = True  # normalise advantages, in each rollout
+    log_std_init: float = 0.0  # of the actions, all alike; it is learned from there
+
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = 1  # on the CPU; small networks are fastest with 1
+    compile: bool = False  # the update, by torch.compile: faster, once it is done
+    async_envs: bool = False  # a process for each env, for those that are slow to step
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
+    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    evaluate: str = ""  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saved in the course of a run, each in place of the one before (0: the last alone)
+    track: bool = False  # log to Weights & Biases, too
+    capture_video: bool = False  # of an episode after training
+    eval_episodes: int = 10  # episodes played after training
+    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+
+
+class Batch(NamedTuple):
+    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of the policy that acted
+    advantages: Tensor
+    returns: Tensor  # targets of the critic
+
+
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438).
+
+    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    """
+    discount = gamma * (1 - dones)
+    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    return advantages
+
+
+def surrogate(dist: Distribution, batch: Batch, args: Args) -> Tensor:
+    """What the policy gains, by importance sampling: the mean of ratio times advantage, to be maximised."""
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    return ((dist.log_prob(batch.actions) - batch.logprobs).exp() * advantages).mean()
+
+
+def flat_gradient(output: Tensor, parameters: list[Tensor], create_graph: bool = False) -> Tensor:
+    """The gradient of a scalar by all parameters, in one vector."""
+    gradients = torch.autograd.grad(output, parameters, create_graph=create_graph, retain_graph=True)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def fisher_vector_product(
+    kl_gradient: Tensor, parameters: list[Tensor], damping: float, vector: Tensor
+) -> Tensor:
+    """(F + damping) vector. The Fisher matrix F is the Hessian of the KL, which is never built: F v is the
+    gradient of (gradient of the KL) v.
+    """
+    return flat_gradient(kl_gradient @ vector, parameters) + damping * vector
+
+
+def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Tensor:
+    """x, such that product(x) is about b, where product multiplies with a positive definite matrix."""
+    x, residual, direction = torch.zeros_like(b), b, b
+    for _ in range(iterations):
+        squared = residual @ residual
+        if squared < 1e-20:
+            break  # solved; one more step would divide by nothing
+        image = product(direction)
+        step = squared / (direction @ image)
+        x, residual = x + step * direction, residual - step * image
+        direction = residual + residual @ residual / squared * direction
+    return x
+
+
+def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
+    """Orthogonal weights scaled by gain, zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
+    """Two tanh layers of 64 units and a linear head, whose weights have the given gain."""
+    return nn.Sequential(
+        layer_init(nn.Linear(in_features, 64)),
+        nn.Tanh(),
+        layer_init(nn.Linear(64, 64)),
+        nn.Tanh(),
+        layer_init(nn.Linear(64, out_features), gain),
+    )
+
+
+class RunningStats(nn.Module):
+    """Mean and variance of all samples so far, as buffers: part of the state_dict, as weights are."""
+
+    def __init__(self, *shape: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("var", torch.ones(shape))
+        self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
+        self.register_buffer("rest", torch.zeros(shape))  # of the mean, below the precision of floats
+
+    def update(self, x: Tensor) -> None:
+        """Take in samples (n, *shape)."""
+        weight = len(x) / (self.count + len(x))
+        delta = x.mean(0) - self.mean
+        mean = self.mean + weight * delta + self.rest
+        self.rest += weight * delta - (mean - self.mean)
+        self.mean.copy_(mean)
+        self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)
+        self.count += len(x)
+
+    def std(self) -> Tensor:
+        return (self.var + 1e-8).sqrt()
+
+
+class Agent(nn.Module):
+    """Actor and critic: obs (..., obs_dim) -> distribution of actions, value (...)."""
+
+    def __init__(self, envs: gym.vector.VectorEnv):
+        super().__init__()
+        obs_dim, self.action_shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
+        self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
+        self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] apart from the critic
+        self.critic = mlp(obs_dim, 1, gain=1.0)
+        self.log_std = nn.Parameter(torch.zeros(self.action_shape))  # [D24]
+
+    def normalize(self, obs: Tensor) -> Tensor:
+        obs = (obs - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
+        return obs.clamp(-10, 10)  # [D29]
+
+    def mean(self, obs: Tensor) -> Tensor:
+        return self.actor(self.normalize(obs)).reshape(*obs.shape[:-1], *self.action_shape)
+
+    def policy(self, obs: Tensor) -> Distribution:
+        dist = Normal(self.mean(obs), self.log_std.exp(), validate_args=False)  # [D23]
+        return Independent(dist, len(self.action_shape))  # [D25]
+
+    def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
+        return self.policy(obs), self.critic(self.normalize(obs)).squeeze(-1)
+
+    def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
+        """Actions sampled from the distribution, or the most probable ones, without making it."""
+        mean = self.mean(obs)
+        return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
+
+
+def improve(agent: Agent, batch: Batch, args: Args) -> dict:
+    """Move the policy along the natural gradient, as far as the KL may go and the surrogate rises -> metrics."""
+    parameters = [*agent.actor.parameters(), agent.log_std]
+    before, dist = parameters_to_vector(parameters).detach(), agent.policy(batch.obs)
+    with torch.no_grad():
+        old = agent.policy(
+            batch.obs
+        )  # a constant: the KL of a distribution with itself would have no Hessian
+    gain = surrogate(dist, batch, args)
+    gradient = flat_gradient(gain, parameters)  # at the ratio 1: that of REINFORCE
+    kl_gradient = flat_gradient(kl_divergence(old, dist).mean(), parameters, create_graph=True)
+    product = partial(fisher_vector_product, kl_gradient, parameters, args.cg_damping)
+    direction = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
+    residual = (product(direction) - gradient).norm()
+    step = (
+        2 * args.target_kl / (direction @ product(direction))
+    ).sqrt() * direction  # longest within target_kl
+    with torch.no_grad():
+        for tries in range(1, args.backtracks + 1):
+            vector_to_parameters(before + args.backtrack_coef ** (tries - 1) * step, parameters)
+            dist = agent.policy(batch.obs)
+            kl, rise = kl_divergence(old, dist).mean(), surrogate(dist, batch, args) - gain
+            if kl <= args.target_kl and rise > 0:  # [E6] false for NaN, too
+                break
+        else:
+            vector_to_parameters(before, parameters)
+            kl, rise, tries = 0 * kl, 0 * rise, 0
+    metrics = {"kl": kl, "gain": rise, "expected_gain": gradient @ step, "entropy": dist.entropy().mean()}
+    return {name: metric.item() for name, metric in metrics.items()} | {
+        "cg_residual": residual.item(),
+        "tries": tries,
+    }
+
+
+def backpropagate(agent: Agent, batch: Batch) -> Tensor:
+    """Add the gradient of the critic's loss to its own -> the loss. This is what --compile compiles."""
+    value = agent.critic(agent.normalize(batch.obs)).squeeze(-1)
+    value_loss = 0.5 * ((value - batch.returns) ** 2).mean()
+    value_loss.backward()
+    return value_loss.detach()
+
+
+def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
+    """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
+    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [FlattenObservation], {}
+    if video_dir:
+        film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
+        mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
+    try:
+        kwargs |= json.loads(args.env_kwargs)
+        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
+    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
+        refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    if not isinstance(obs_space, Box):
+        refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
+    if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
+        refuse(f"{args.env_id}: {action_space} actions, not a Box of floats (Discrete: ppo_discrete.py)")
+    return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
+
+
+def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
+    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[0])
+    torch.manual_seed(seeds[0])
+    return seeds[1:]
+
+
+@torch.no_grad()
+def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
+    """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    envs = make_envs(args, args.eval_episodes, video_dir)
+    obs, _ = envs.reset(seed=seed_everything(args.seed, "evaluation", envs.num_envs))
+    score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
+    while running.any():
+        obs = torch.as_tensor(obs, dtype=torch.float32, device=next(agent.parameters()).device)
+        action = agent.act(obs, args.eval_greedy)
+        obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+        score += reward * running
+        running &= ~(terminated | truncated)
+        bar.update()
+    envs.close()
+    return score.tolist()
+
+
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    # setup
+    check(args)
+    T, N = args.num_steps, args.num_envs
+    B = T * N
+    M = B // args.num_minibatches
+    num_iterations = int(args.total_timesteps // B)
+    save_every = math.ceil(num_iterations / max(1, args.checkpoints))
+    device = pick_device(args.device)
+    on_device = partial(torch.as_tensor, device=device)
+    torch.set_num_threads(args.threads)
+    envs = make_envs(args, N)
+    seed_everything(args.seed, "weights")
+    agent = Agent(envs).to(device)
+    nn.init.constant_(agent.log_std, args.log_std_init)  # [E4]
+    optimizer = Adam(agent.critic.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    backward = backpropagate
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
+        backward = torch.compile(backpropagate)
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # of episodes, returns and lengths
+    if args.resume:
+        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
+        episodes.extend(checkpoint["episodes"])
+        first_iteration = checkpoint["iteration"]
+        if first_iteration >= num_iterations:
+            print(f"{args.resume} is finished; with more --total-timesteps it goes on")
+            return agent, log
+    run_dir, lock = make_run_dir(args)
+    steps = first_iteration * B
+    writer = SummaryWriter(run_dir, purge_step=steps + 1)
+    writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
+    if args.track:
+        import wandb
+
+        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        wandb.define_metric("*", step_metric="steps")
+    print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
+    if envs.spec and (envs.spec.max_episode_steps or 0) > save_every * T:
+        print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
+
+    # storage
+    obs = np.zeros((T + 1, *envs.observation_space.shape), np.float32)
+    final_obs = np.zeros_like(obs[0])
+    actions = np.zeros((T, *envs.action_space.shape), np.float32)
+    rewards, dones = np.zeros((2, T, N), np.float32)
+    values = torch.zeros(T + 1, N, device=device)
+    score, length = np.zeros((2, N))
+    discounted_return, discounted_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)
+
+    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
+    bar = tqdm(total=num_iterations * B, initial=steps, unit_scale=True, disable=None, **style)
+    for iteration in range(first_iteration, num_iterations):
+        start = time.perf_counter()
+        if (iteration - first_iteration) % save_every == 0:
+            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            if args.checkpoints:
+                save(run_dir, args, iteration, agent, optimizer, episodes)
+            obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
+            score[:], length[:], discounted_return[:] = 0, 0, 0
+        remaining = 1 - iteration / num_iterations
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
+
+        # rollout
+        with torch.no_grad():
+            obs[0] = obs[T]  # carry on from where the last rollout stopped
+            final_values = np.zeros_like(rewards)
+            for t in range(T):
+                actions[t] = agent.act(on_device(obs[t])).cpu()
+                obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
+                done, timeout = terminated | truncated, truncated & ~terminated
+                rewards[t], dones[t] = reward, done
+                discounted_return[:] = args.gamma * discounted_return + reward
+                discounted_returns[t] = discounted_return
+                if timeout.any():  # not a terminal state: the last obs still has a value
+                    final_obs[timeout] = np.stack(infos["final_obs"][timeout])
+                    final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
+                score += reward
+                length += 1
+                episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
+                score[done], length[done], discounted_return[done] = 0, 0, 0
+            dist, values[:T] = agent(on_device(obs[:T]))  # at once: nothing was learned meanwhile
+            logprobs = dist.log_prob(on_device(actions))
+            _, values[T] = agent(on_device(obs[T]))
+
+        # update
+        agent.return_stats.update(on_device(discounted_returns).flatten())
+        scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
+        scaled_rewards = scaled_rewards.clip(-10, 10)  # [D31]
+        scaled_rewards += args.gamma * final_values  # [E1] which are of the same scale
+        advantages = compute_gae(scaled_rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        returns = on_device(advantages) + values[:T]
+        batch = Batch(obs[:T], actions, logprobs, advantages, returns)
+        batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
+        row, value_losses = improve(agent, batch, args), []
+        for _ in range(args.critic_epochs):
+            for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
+                minibatch = Batch(*(x[idx] for x in batch))
+                optimizer.zero_grad()
+                value_losses.append(backward(agent, minibatch))
+                optimizer.step()
+        agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
+
+        # log
+        steps += B
+        row["value_loss"] = torch.stack(value_losses).mean().item()
+        for name, x in {"obs": obs, "final_obs": final_obs, "reward": rewards, **row}.items():
+            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["episode_return"], row["episode_length"] = np.mean(episodes or [[math.nan] * 2], axis=0)
+        row["learning_rate"] = optimizer.param_groups[0]["lr"]
+        row["steps_per_second"] = B / (time.perf_counter() - start)
+        log.append({"steps": steps} | row)
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        if args.track:
+            wandb.log(log[-1])
+        shown = ("episode_return", "kl", "gain", "expected_gain", "tries", "explained_variance")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.set_postfix_str(status, refresh=False)
+        bar.update(steps - bar.n)
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
+
+    # wrap up
+    bar.close()
+    envs.close()
+    save(run_dir, args, num_iterations, agent, optimizer, episodes)
+    if args.eval_episodes:
+        log[-1]["eval_return"] = report(agent, args, run_dir)
+        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+    writer.close()
+    if args.track:
+        wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
+        wandb.finish()
+    return agent, log
+
+
+# That was the algorithm; from here on: flags, folders, checkpoints, and the command line.
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot be trained with, before anything is made."""
+    highest = {"gamma": 1, "gae_lambda": 1, "backtrack_coef": 1, "threads": 1024, "seed": 2**32 - 1}
+    for name, value in vars(args).items():
+        low = (
+            1 if name.startswith(("num_", "total_", "cg_iters", "backtracks", "critic_", "threads")) else 0
+        )  # counts start at 1
+        low = -20 if name == "log_std_init" else low
+        high = highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    B = args.num_steps * args.num_envs
+    if args.total_timesteps < B:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
+    if B % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+    if args.resume:
+        saved = load(args.resume)["args"]
+        for name in ("env_id", "seed", "num_envs", "num_steps"):
+            if getattr(args, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    return torch.device(devices[0] if name in ("auto", kind) else name)
+
+
+def make_run_dir(args: Args) -> tuple[Path, FileLock]:
+    """The run's folder, new unless it is resumed, with args.json in it, and the lock that makes it ours."""
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    try:
+        run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)
+        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    except OSError as error:
+        refuse(f"--run-dir {run_dir}: {error.strerror or 'another process is at work there'}")
+    return run_dir, lock
+
+
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, episodes: deque) -> None:
+    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    torch.save(checkpoint | {"episodes": list(episodes)}, content)
+    with open(run_dir / "checkpoint.tmp", "wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, run_dir / "checkpoint.pt")
+
+
+def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
+    path = Path(run_dir) / "checkpoint.pt"
+    try:
+        if damaged := zipfile.ZipFile(path).testzip():
+            raise ValueError(f"{damaged} is damaged")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["script"] != Path(__file__).name:
+            raise ValueError(f"it was written by {checkpoint['script']}")
+        for name, part in parts.items():
+            part.load_state_dict(checkpoint[name])
+        checkpoint["args"] = Args(**checkpoint["args"])
+    except Exception as error:  # no file, half a file, or one that does not fit
+        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+    return checkpoint
+
+
+def report(agent: Agent, args: Args, run_dir: Path) -> float:
+    """Evaluate, and say what came of it; then film one more episode, if that is wanted."""
+    returns = evaluate(agent, args)
+    print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
+    print(
+        f"mean return {np.mean(returns):.1f} in {len(returns)} episodes of evaluation; see {run_dir}",
+        flush=True,
+    )
+    if args.capture_video:
+        try:
+            evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
+        except Exception as error:  # no display, no MUJOCO_GL: a pity, but what was earned is printed
+            print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
+    return float(np.mean(returns))
+
+
+def evaluate_run(args: Args) -> None:
+    """Evaluate the agent that is in the checkpoint of args.evaluate."""
+    check(args)
+    torch.set_num_threads(args.threads)
+    agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
+    load(args.evaluate, agent=agent)
+    report(agent, args, Path(args.evaluate))
+
+
+def main() -> None:
+    """Train, go on with a run, or evaluate it, as the command line says."""
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+        refuse("an empty value on the command line")
+    args = tyro.cli(Args, description=__doc__)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
+    if folder := args.resume or args.evaluate:
+        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, default=saved)
+    try:
+        evaluate_run(args) if args.evaluate else train(args)
+    except MemoryError as error:
+        refuse(f"not enough memory: {error}")
+
+
+if __name__ == "__main__":
+    main()
