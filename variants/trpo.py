@@ -233,33 +233,28 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     parameters = [*agent.actor.parameters(), agent.log_std]
     before, dist = parameters_to_vector(parameters).detach(), agent.policy(batch.obs)
     with torch.no_grad():
-        old = agent.policy(
-            batch.obs
-        )  # a constant: the KL of a distribution with itself would have no Hessian
+        old = agent.policy(batch.obs)  # a constant: of dist and itself, the KL would have no Hessian
     gain = surrogate(dist, batch, args)
     gradient = flat_gradient(gain, parameters)  # at the ratio 1: that of REINFORCE
     kl_gradient = flat_gradient(kl_divergence(old, dist).mean(), parameters, create_graph=True)
     product = partial(fisher_vector_product, kl_gradient, parameters, args.cg_damping)
     direction = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
-    residual = (product(direction) - gradient).norm()
-    step = (
-        2 * args.target_kl / (direction @ product(direction))
-    ).sqrt() * direction  # longest within target_kl
+    image = product(direction)
+    longest = (2 * args.target_kl / (direction @ image).clamp(min=1e-12)).sqrt()  # that target_kl allows
     with torch.no_grad():
-        for tries in range(1, args.backtracks + 1):
-            vector_to_parameters(before + args.backtrack_coef ** (tries - 1) * step, parameters)
+        for tries in range(args.backtracks):
+            step = args.backtrack_coef**tries * longest * direction
+            vector_to_parameters(before + step, parameters)
             dist = agent.policy(batch.obs)
             kl, rise = kl_divergence(old, dist).mean(), surrogate(dist, batch, args) - gain
-            if kl <= args.target_kl and rise > 0:  # [E6] false for NaN, too
+            if kl <= args.target_kl and rise > 0:  # [E6]
                 break
         else:
             vector_to_parameters(before, parameters)
-            kl, rise, tries = 0 * kl, 0 * rise, 0
-    metrics = {"kl": kl, "gain": rise, "expected_gain": gradient @ step, "entropy": dist.entropy().mean()}
-    return {name: metric.item() for name, metric in metrics.items()} | {
-        "cg_residual": residual.item(),
-        "tries": tries,
-    }
+            kl, rise, step = torch.zeros(3)
+    metrics = {"kl": kl, "gain": rise, "expected_gain": (gradient * step).sum(), "tries": tries + 1}
+    metrics |= {"cg_residual": (image - gradient).norm(), "entropy": dist.entropy().mean()}
+    return {name: float(metric) for name, metric in metrics.items()}
 
 
 def backpropagate(agent: Agent, batch: Batch) -> Tensor:

@@ -1,0 +1,648 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "torch==2.13.0",
+#     "transformers==5.23.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
+# ]
+# ///
+"""Proximal Policy Optimization for language models, the whole algorithm in one file.
+
+    python variants/ppo_llm.py                                  # a new small model learns to sort digits
+    python variants/ppo_llm.py --model NAME --task spell_backward --sft-steps 0 --learning-rate 1e-6
+    git diff --no-index ppo_discrete.py variants/ppo_llm.py     # what changes when tokens are the actions
+
+A prompt is an env, a response is an episode, a token is an action; only the reward comes from elsewhere.
+
+Shapes  N rows are a prompt of up to P tokens, padded on the left, and a completion of up to T, on the right.
+        The mask (N, T) picks the M tokens of completions that count: those up to the end of text.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] to [L9] are those of language models.
+"""
+
+import copy
+import difflib
+import importlib
+import io
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import torch
+import tyro
+from filelock import FileLock
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Adam
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, DynamicCache, LlamaConfig
+
+
+@dataclass
+class Args:
+    model: str = "tiny"  # a new one over bytes, or the name or folder of one in the format of Hugging Face
+    task: str = "sorting"  # or a generator of reasoning-gym, or a file .jsonl of prompt, answer, and more
+    task_config: str = "{}"  # of the generator, as JSON
+    reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
+    chat: bool = False  # put prompts into the model's chat template
+    seed: int = 1  # of everything random
+    sft_steps: int = 50  # of supervised learning before, to be able to try at all (0: none)
+    sft_learning_rate: float = 5e-3  # of Adam, for these
+    total_episodes: int = 25_600  # completions, all in all
+    num_envs: int = 256  # completions sampled together
+    max_new_tokens: int = 12  # of a completion
+    temperature: float = 1.0  # of the policy, wherever it is asked
+    learning_rate: float = 5e-4  # of Adam; for a large model 1e-6
+    anneal_lr: bool = True  # linearly towards zero
+    gamma: float = 1.0  # discount factor
+    gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
+    update_epochs: int = 2  # passes over a rollout
+    num_minibatches: int = 2  # gradient steps in a pass
+    norm_adv: bool = True  # normalise advantages, in each minibatch
+    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    anneal_clip: bool = False  # clip_coef, linearly towards zero
+    vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
+    vf_coef: float = 1.0  # weight of the value loss
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    kl_coef: float = 0.02  # weight of the KL to the model before (0: there is no reference)
+    kl_in_reward: bool = False  # take it off the reward of each token, instead of into the loss
+    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
+    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = 1  # on the CPU; small networks are fastest with 1
+    run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
+    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    evaluate: str = ""  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saved in the course of a run, each in place of the one before (0: the last alone)
+    track: bool = False  # log to Weights & Biases, too
+    eval_episodes: int = 500  # prompts held out of training, and answered after it
+    eval_greedy: bool = False  # evaluate the most probable tokens instead of sampled ones
+
+
+class Batch(NamedTuple):
+    """What an update sees: rows, and of their completions all tokens (N, T), or those that count (M,)."""
+
+    tokens: Tensor  # (N, P + T)
+    attended: Tensor  # (N, P + T), where they are not padding
+    mask: Tensor  # (N, T)
+    actions: Tensor
+    logprobs: Tensor  # of the policy that acted
+    ref_logprobs: Tensor  # of the reference
+    advantages: Tensor
+    returns: Tensor  # targets of the critic
+    values: Tensor  # of the critic at rollout time
+
+
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438).
+
+    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    """
+    discount = gamma * (1 - dones)
+    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    return advantages
+
+
+def ppo_loss(
+    dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args
+) -> tuple[Tensor, dict]:
+    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+
+    dist and value (M,) are the current agent's for what counts -> scalar loss, metrics without gradient.
+    """
+    logprob = dist.log_prob(batch.actions)
+    log_ratio = logprob - batch.logprobs
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
+    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
+    value_loss = 0.5 * value_error.mean()
+    entropy = dist.entropy().mean()
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    log_ref = batch.ref_logprobs - logprob
+    ref_kl = (ratio * (log_ref.exp() - 1 - log_ref)).mean()  # [L5] KL(new, reference), by its gradient, too
+    if not args.kl_in_reward:
+        loss = loss + args.kl_coef * ref_kl
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = ((ratio - 1).abs() > clip_coef).float().mean()
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+
+
+class Agent(nn.Module):
+    """A language model as the actor; its last hidden state, through one linear layer, is the critic."""
+
+    def __init__(self, args: Args):
+        super().__init__()
+        self.temperature, self.chat, self.max_new_tokens = args.temperature, args.chat, args.max_new_tokens
+        self.tokenizer, self.model = make_model(args)
+        ends = self.model.generation_config.eos_token_id  # there may be several
+        ends = self.tokenizer.eos_token_id if ends is None else ends
+        self.register_buffer("ends", torch.tensor(ends).flatten(), persistent=False)
+        self.pad = self.ends[0].item() if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        self.value_head = nn.Linear(self.model.config.hidden_size, 1)
+        nn.init.zeros_(self.value_head.weight)  # [L6] a random one would make the first advantages noise
+        nn.init.zeros_(self.value_head.bias)
+        self.reference = None
+        self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
+
+    def freeze_reference(self) -> None:
+        """Keep the model as it is now."""
+        self.reference = copy.deepcopy(self.model).requires_grad_(False)
+
+    def pad_rows(self, rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
+        """Rows of tokens as one tensor (N, longest), and where it is not padding."""
+        lengths = torch.tensor([[len(row)] for row in rows])
+        mask = torch.arange(lengths.max()) < lengths
+        mask = mask.flip(1) if left else mask
+        tokens = torch.full(mask.shape, self.pad).masked_scatter(mask, torch.tensor(sum(rows, [])))
+        return tokens.to(self.ends.device), mask.to(self.ends.device)
+
+    def encode(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
+        """tokens and attended (N, P), padded on the left."""
+        if self.chat:
+            template = partial(self.tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
+            prompts = [template([{"role": "user", "content": prompt}]) for prompt in prompts]
+        else:
+            prompts = [(self.tokenizer.bos_token or "") + prompt for prompt in prompts]
+        return self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, left=True)
+
+    def decode(self, tokens: Tensor, mask: Tensor) -> tuple[list[list[int]], list[str]]:
+        """The completions, as the tokens that count and as texts without the end."""
+        pairs = zip(tokens[:, -mask.shape[1] :], mask, strict=True)
+        rows = [row[counts].tolist() for row, counts in pairs]
+        return rows, [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+    def inputs(self, tokens: Tensor, attended: Tensor) -> dict:
+        """What each pass of the model needs; positions count what is attended, not padding."""
+        positions = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
+        return {"input_ids": tokens, "attention_mask": attended.long(), "position_ids": positions}
+
+    def logits(
+        self, model: nn.Module, tokens: Tensor, attended: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (M, vocabulary) and hidden states (M, width), from which the tokens of the mask come."""
+        kwargs = {"logits_to_keep": mask.shape[1], "output_hidden_states": True, "use_cache": False}
+        output = model(**self.inputs(tokens[:, :-1], attended[:, :-1]), **kwargs)  # [L2] of the token before
+        hidden = output.hidden_states[-1][:, -mask.shape[1] :]
+        return output.logits[mask].float() / self.temperature, hidden[mask].float()  # [L3]
+
+    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> tuple[Distribution, Tensor]:
+        logits, hidden = self.logits(self.model, tokens, attended, mask)
+        return Categorical(logits=logits, validate_args=False), self.value_head(hidden).squeeze(-1)
+
+    def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
+        """Tokens sampled from logits, or the most probable ones."""
+        logits = logits.float() / self.temperature
+        gumbel = -torch.empty_like(logits).exponential_().log()  # makes the largest sum a sample of softmax
+        return (logits if greedy else logits + gumbel).argmax(-1)
+
+
+def make_model(args: Args) -> tuple:
+    """A tokenizer and a causal language model with weights in float32."""
+    if args.model == "tiny":
+        sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4)
+        config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
+        return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        refuse(f"--model {args.model}: {str(error).splitlines()[0]}")
+    if args.chat and not tokenizer.chat_template:
+        refuse(f"--chat: {args.model} has no chat template")
+    return tokenizer, model
+
+
+@torch.no_grad()
+def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
+    tokens, attended = agent.encode(prompts)
+    running, masks, cache, fed = torch.ones_like(attended[:, 0]), [], DynamicCache(), tokens
+    for _ in range(agent.max_new_tokens):
+        output = agent.model(**agent.inputs(fed, attended), past_key_values=cache, logits_to_keep=1)
+        token = agent.act(output.logits[:, -1], greedy).where(running, agent.pad)
+        fed, masks = token[:, None], [*masks, running]
+        tokens, attended = torch.cat([tokens, fed], 1), torch.cat([attended, running[:, None]], 1)
+        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts; a pad that was sampled, too
+        if not running.any():
+            break
+    return tokens, attended, torch.stack(masks, 1)
+
+
+def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+    """Add the gradients of ppo_loss to the agent's -> its metrics; nothing outside of the mask has a part."""
+    dist, value = agent(batch.tokens, batch.attended, batch.mask)
+    batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))
+    loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
+    loss.backward()
+    return metrics
+
+
+class Task(NamedTuple):
+    """Problems, each with its prompt and what else the reward function is told, and that function."""
+
+    training: list[dict]
+    held_out: list[dict]
+    reward: Callable[..., list]
+
+
+def exact_match(
+    prompts: list[str], completions: list[str], answer: list[str], **columns: list
+) -> list[float]:
+    """1 for each completion that is the answer, 0 for others."""
+    return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def make_task(args: Args) -> Task:
+    """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
+    reward = exact_match
+    try:
+        if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
+            digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
+            problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
+        elif args.task.endswith(".jsonl"):
+            problems = [json.loads(line) for line in Path(args.task).read_text().splitlines()]
+        else:
+            problems, reward = reasoning_gym_task(args.task, json.loads(args.task_config))
+        prompts = [problem["prompt"] for problem in problems]
+        if args.reward:
+            module, _, name = args.reward.partition(":")
+            reward = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
+        refuse(f"--task {args.task} --reward {args.reward}: {type(error).__name__}: {error}")
+    if reward is exact_match and not all("answer" in problem for problem in problems):
+        refuse(f"--task {args.task}: without an answer to each prompt it takes a --reward")
+    held_out = set(prompts[: args.eval_episodes])
+    training = [problem for problem in problems if problem["prompt"] not in held_out]
+    if not training:
+        refuse(
+            f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves none of its prompts to train on"
+        )
+    return Task(training, problems[: args.eval_episodes], reward)
+
+
+def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
+    """Problems of a generator of reasoning-gym, and its own scores, which may give part of a point."""
+    import reasoning_gym
+
+    known = reasoning_gym.factory.DATASETS
+    if name not in known:
+        raise ValueError(
+            f"not one of {', '.join(difflib.get_close_matches(name, known, cutoff=0.3) or known)}"
+        )
+    dataset = reasoning_gym.create_dataset(name, **{"seed": 0, "size": 10_000} | config)
+    problems = [{"prompt": x["question"], "answer": x["answer"], "entry": x} for x in dataset]
+
+    def reward(prompts: list[str], completions: list[str], entry: list[dict], **columns: list) -> list[float]:
+        return [float(dataset.score_answer(text, x)) for text, x in zip(completions, entry, strict=True)]
+
+    return problems, reward
+
+
+def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: list[str]) -> list:
+    """What the reward function says: a score for each completion, or a list of them, one for each token."""
+    columns = {name: [problem.get(name) for problem in problems] for name in problems[0]}
+    scores = task.reward(columns.pop("prompt"), completions, completion_ids=rows, **columns)
+    wanted = [len(row) if np.ndim(score) else 1 for score, row in zip(scores, rows, strict=False)]
+    if len(scores) != len(rows) or [np.size(score) for score in scores] != wanted:
+        refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
+    if not all(np.isfinite(score).all() for score in scores):
+        refuse("--reward returns a score that is not finite")
+    return scores
+
+
+def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
+    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[0])
+    torch.manual_seed(seeds[0])
+    return seeds[1:]
+
+
+def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
+    """Answers to all held-out prompts, with their scores, and whether they are exactly right."""
+    seed_everything(args.seed, "evaluation")
+    answers = []
+    for start in tqdm(
+        range(0, len(task.held_out), args.num_envs), desc="evaluation", leave=False, disable=None
+    ):
+        problems = task.held_out[start : start + args.num_envs]
+        tokens, _, mask = complete(agent, [problem["prompt"] for problem in problems], args.eval_greedy)
+        rows, completions = agent.decode(tokens, mask)
+        for problem, text, score in zip(
+            problems, completions, grade(task, problems, rows, completions), strict=True
+        ):
+            answer = {"prompt": problem["prompt"], "completion": text, "score": float(np.sum(score))}
+            answers.append(answer | {"exact": text.strip() == problem.get("answer")})
+    return answers
+
+
+def warm_start(agent: Agent, args: Args, task: Task) -> None:
+    """Supervised learning on solved problems: the policy gradient, of right tokens with a weight of 1."""
+    optimizer = Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
+    for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
+        problems = [random.choice(task.training) for _ in range(args.num_envs)]
+        prompts, attended = agent.encode([problem["prompt"] for problem in problems])
+        rows = agent.tokenizer(
+            [problem["answer"] for problem in problems], add_special_tokens=False
+        ).input_ids
+        answers, mask = agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])
+        dist, _ = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
+        optimizer.zero_grad()
+        (-dist.log_prob(answers[mask]).mean()).backward()
+        clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+        optimizer.step()
+
+
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    # setup
+    check(args)
+    N = args.num_envs
+    M = N // args.num_minibatches
+    num_iterations = args.total_episodes // N
+    save_every = math.ceil(num_iterations / max(1, args.checkpoints))
+    device = pick_device(args.device)
+    on_device = partial(torch.as_tensor, device=device)
+    torch.set_num_threads(args.threads)
+    task = make_task(args)
+    seed_everything(args.seed, "weights")
+    agent = Agent(args).to(device)
+    if not args.resume:
+        warm_start(agent, args, task)
+    if args.kl_coef:
+        agent.freeze_reference()  # [L8]
+    parameters = [parameter for parameter in agent.parameters() if parameter.requires_grad]
+    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    first_iteration, log = 0, []
+    if args.resume:
+        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
+        first_iteration = checkpoint["iteration"]
+        if first_iteration >= num_iterations:
+            print(f"{args.resume} is finished; with more --total-episodes it goes on")
+            return agent, log
+    run_dir, lock = make_run_dir(args)
+    steps = first_iteration * N
+    writer = SummaryWriter(run_dir, purge_step=steps + 1)
+    writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
+    if args.track:
+        import wandb
+
+        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        wandb.define_metric("*", step_metric="steps")
+    print(f"{args.task} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
+
+    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
+    bar = tqdm(total=num_iterations * N, initial=steps, unit_scale=True, disable=None, **style)
+    for iteration in range(first_iteration, num_iterations):
+        start = time.perf_counter()
+        if (iteration - first_iteration) % save_every == 0:
+            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            if args.checkpoints:
+                save(run_dir, args, iteration, agent, optimizer)
+            seed_everything(args.seed, f"cut {iteration}")  # [E2]
+        remaining = 1 - iteration / num_iterations
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+
+        # rollout
+        with torch.no_grad():
+            problems = [random.choice(task.training) for _ in range(N)]
+            tokens, attended, mask = complete(agent, [problem["prompt"] for problem in problems])
+            rows, completions = agent.decode(tokens, mask)
+            scores = grade(task, problems, rows, completions)
+            actions = tokens[:, -mask.shape[1] :]
+            dist, value = agent(tokens, attended, mask)  # at once: nothing was learned meanwhile
+            logprobs, ref_logprobs, values = torch.zeros(3, *mask.shape, device=device)
+            logprobs[mask], values[mask] = dist.log_prob(actions[mask]), value
+            ref_logprobs[mask] = logprobs[mask]
+            if agent.reference:
+                logits, _ = agent.logits(agent.reference, tokens, attended, mask)
+                ref_logprobs[mask] = Categorical(logits=logits).log_prob(actions[mask])
+
+        # update
+        rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
+        lengths = mask.sum(1).cpu().numpy()
+        dones[lengths - 1, range(N)] = 1
+        for n, (score, length) in enumerate(zip(scores, lengths, strict=True)):
+            given = slice(0, length) if np.ndim(score) else length - 1  # a score for each token, or [L9]
+            rewards[given, n] = score
+        if args.kl_in_reward:
+            rewards -= args.kl_coef * (logprobs - ref_logprobs).T.cpu().numpy()
+        padded = np.vstack([values.T.cpu().numpy(), np.zeros((1, N), np.float32)])  # nothing comes after T
+        advantages = on_device(compute_gae(rewards, padded, dones, args.gamma, args.gae_lambda).T)
+        returns = advantages + values
+        batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, returns, values)
+        history = []
+        for _ in range(args.update_epochs):
+            for idx in on_device(np.random.permutation(N)).split(M):  # [D06]
+                minibatch = Batch(*(x[idx] for x in batch))
+                optimizer.zero_grad()
+                metrics = backpropagate(agent, minibatch, clip_coef, args)
+                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                optimizer.step()
+                history.append(metrics)
+            if metrics["kl"] > args.target_kl:  # [X3]
+                break
+
+        # log
+        steps += N
+        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
+        for name, x in {"reward": rewards, **row}.items():
+            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
+        row["score"] = float(np.mean([np.sum(score) for score in scores]))
+        row["exact"] = float(
+            np.mean([x.strip() == y.get("answer") for x, y in zip(completions, problems, strict=True)])
+        )
+        row["finished"] = torch.isin(actions[range(N), lengths - 1], agent.ends).float().mean().item()
+        row["length"] = float(np.mean(lengths))
+        row["learning_rate"] = optimizer.param_groups[0]["lr"]
+        row["tokens_per_second"] = lengths.sum() / (time.perf_counter() - start)
+        log.append({"steps": steps} | row)
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        if args.track:
+            wandb.log(log[-1])
+        shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.set_postfix_str(status, refresh=False)
+        bar.update(steps - bar.n)
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+            print(f"{steps:,} completions  {status}", flush=True)
+
+    # wrap up
+    bar.close()
+    save(run_dir, args, num_iterations, agent, optimizer)
+    if args.eval_episodes:
+        log[-1]["eval_score"] = report(agent, args, run_dir, task)
+        writer.add_scalar("eval_score", log[-1]["eval_score"], steps)
+    writer.close()
+    if args.track:
+        wandb.log(log[-1])
+        wandb.finish()
+    return agent, log
+
+
+# That was the algorithm; from here on: flags, folders, checkpoints, and the command line.
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot be trained with, before anything is made."""
+    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
+    highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
+    for name, value in vars(args).items():
+        low = (
+            1 if name.startswith(("num_", "total_", "max_new", "update_", "threads")) else 0
+        )  # counts start at 1
+        high = highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    if args.total_episodes < args.num_envs:
+        refuse(f"--total-episodes {args.total_episodes} is less than --num-envs {args.num_envs}")
+    if args.num_envs % args.num_minibatches:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} completions")
+    if args.temperature == 0:
+        refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates without chance")
+    if args.resume:
+        saved = load(args.resume)["args"]
+        for name in ("model", "task", "task_config", "seed", "num_envs"):
+            if getattr(args, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    return torch.device(devices[0] if name in ("auto", kind) else name)
+
+
+def make_run_dir(args: Args) -> tuple[Path, FileLock]:
+    """The run's folder, new unless it is resumed, with args.json in it, and the lock that makes it ours."""
+    name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    try:
+        run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)
+        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
+    except OSError as error:
+        refuse(f"--run-dir {run_dir}: {error.strerror or 'another process is at work there'}")
+    return run_dir, lock
+
+
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam) -> None:
+    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    torch.save(checkpoint, content)
+    with open(run_dir / "checkpoint.tmp", "wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, run_dir / "checkpoint.pt")
+
+
+def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
+    path = Path(run_dir) / "checkpoint.pt"
+    try:
+        if damaged := zipfile.ZipFile(path).testzip():
+            raise ValueError(f"{damaged} is damaged")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["script"] != Path(__file__).name:
+            raise ValueError(f"it was written by {checkpoint['script']}")
+        for name, part in parts.items():
+            part.load_state_dict(checkpoint[name])
+        checkpoint["args"] = Args(**checkpoint["args"])
+    except Exception as error:  # no file, half a file, or one that does not fit
+        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+    return checkpoint
+
+
+def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
+    """Evaluate, write all answers to completions.jsonl, and show some, wrong ones first."""
+    answers = evaluate(agent, args, task)
+    lines = (json.dumps(answer, ensure_ascii=False) for answer in answers)
+    (run_dir / "completions.jsonl").write_text("\n".join(lines) + "\n")
+    for answer in sorted(answers[:50], key=lambda answer: answer["score"])[:: max(1, len(answers[:50]) // 5)][
+        :5
+    ]:
+        print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
+    score, exact = (float(np.mean([answer[name] for answer in answers])) for name in ("score", "exact"))
+    print(
+        f"mean score {score:.3f}, exactly right {exact:.3f} of {len(answers)} held-out prompts; see {run_dir}"
+    )
+    return score
+
+
+def evaluate_run(args: Args) -> None:
+    """Evaluate the agent that is in the checkpoint of args.evaluate."""
+    check(args)
+    torch.set_num_threads(args.threads)
+    task, agent = make_task(args), Agent(args).to(pick_device(args.device))
+    if args.kl_coef:
+        agent.freeze_reference()
+    load(args.evaluate, agent=agent)
+    report(agent, args, Path(args.evaluate), task)
+
+
+def main() -> None:
+    """Train, go on with a run, or evaluate it, as the command line says."""
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+        refuse("an empty value on the command line")
+    args = tyro.cli(Args, description=__doc__)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
+    if folder := args.resume or args.evaluate:
+        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, default=saved)
+    try:
+        evaluate_run(args) if args.evaluate else train(args)
+    except MemoryError as error:
+        refuse(f"not enough memory: {error}")
+
+
+if __name__ == "__main__":
+    main()
