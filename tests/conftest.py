@@ -67,7 +67,7 @@ def scripts_of(item):
 def make_args(tmp_path):
     """make_args(script, **flags) -> Args of 4 rollouts, or of as many iterations, with a folder of their own.
 
-    A rollout is 16 steps of 4 envs (Atari: 4 steps); an update 2 epochs of 2 minibatches.
+    A rollout is 16 steps of 4 envs (Atari: 4 steps, of toy envs); an update 2 epochs of 2 minibatches.
     """
     number = itertools.count()
 
@@ -81,7 +81,7 @@ def make_args(tmp_path):
         if script is ppo_masked:
             small["env_id"] = "toy_envs:toy/CartPole-v0"
         if script in ATARI:
-            small |= dict(threads=1, num_steps=4)
+            small |= dict(env_id="toy/Dice-v0", threads=1, num_steps=4)
         small |= flags
         small.setdefault("total_timesteps", iterations * small["num_envs"] * small["num_steps"])
         return script.Args(**small)
@@ -92,6 +92,11 @@ def make_args(tmp_path):
 def updates_of(args):
     """Gradient steps in an iteration."""
     return getattr(args, "update_epochs", 1) * getattr(args, "num_minibatches", 1)
+
+
+def real(script):
+    """Of Atari, a game: that of a process of its own, which has no toy envs."""
+    return {"env_id": "Breakout"} if script in ATARI else {}
 
 
 def toy(script, name):

@@ -161,6 +161,9 @@ def test_the_first_gradient_is_that_of_reinforce(ppo):
 def test_no_baseline_weighs_with_returns():
     logprobs = torch.zeros(2, requires_grad=True)
     returns = dict(advantages=torch.tensor([1.0, 2.0]), returns=torch.tensor([5.0, 7.0]))
-    batch, args = batch_of(reinforce_baseline, 2, **returns), make_loss_args(reinforce_baseline, baseline=False)
+    batch, args = (
+        batch_of(reinforce_baseline, 2, **returns),
+        make_loss_args(reinforce_baseline, baseline=False),
+    )
     loss_of(reinforce_baseline, Policy(logprobs), torch.zeros(2), batch, args)[0].backward()
     assert logprobs.grad.tolist() == [-2.5, -3.5]

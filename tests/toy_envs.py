@@ -104,7 +104,9 @@ class CartPole(Masks, CartPoleEnv):
 def register(name, env, limit=None, **kwargs):
     """toy/<name>-v0, and toy/<name>Continuous-v0 where actions are numbers."""
     gym.register(f"toy/{name}-v0", env, max_episode_steps=limit, kwargs=kwargs)
-    gym.register(f"toy/{name}Continuous-v0", env, max_episode_steps=limit, kwargs=kwargs | {"continuous": True})
+    gym.register(
+        f"toy/{name}Continuous-v0", env, max_episode_steps=limit, kwargs=kwargs | {"continuous": True}
+    )
 
 
 register("Endless", Counter)
