@@ -180,7 +180,7 @@ def make_agent_of(script, args):
 
 
 def look(script, agent, obs):
-    """The agent's distribution and value for observations; all actions are valid, and each opens an episode."""
+    """The agent's distribution and value: all actions are valid, and each observation opens an episode."""
     if script is ppo_masked:
         return agent(obs, agent.valid)
     if script is ppo_atari_lstm:

@@ -111,15 +111,17 @@ def test_only_time_limits_are_bootstrapped(script, name, make_args, record, no_e
 
     monkeypatch.setattr(script.Agent, "forward", known_value)
     inputs = record(script, "compute_gae")
-    sizes = dict(num_envs=2, num_steps=16, iterations=1, **one_update(script))
+    sizes = dict(num_envs=2, num_steps=16, iterations=2, **one_update(script))
     script.train(make_args(script, env_id=toy(script, name), gamma=0.9, **sizes))
-    [((rewards, values, dones, *_), _)] = inputs
-    t = torch.arange(17)[:, None].expand(17, 2)
-    assert torch.equal(values, (10 * (t // 3) + t % 3).float())
-    assert torch.equal(dones, (t[:16] % 3 == 2).float())
-    reward = rewards[0, 0] if script is ppo_continuous else 1  # which scales it
-    limits = (t[:16] % 3 == 2) & (name == "OnesTimesOut")
-    torch.testing.assert_close(rewards, reward + limits * 0.9 * (10 * (t[:16] // 3) + 3))
+    assert len(inputs) == 2
+    for iteration, ((rewards, values, dones, *_), _) in enumerate(inputs):
+        t = torch.arange(16 * iteration, 16 * iteration + 17)[:, None].expand(17, 2)
+        assert torch.equal(values, (10 * (t // 3) + t % 3).float())
+        t = t[:16]
+        assert torch.equal(dones, (t % 3 == 2).float())
+        reward = rewards[0, 0] if script is ppo_continuous else 1  # which scales it
+        limits = (t % 3 == 2) & (name == "OnesTimesOut")
+        torch.testing.assert_close(rewards, reward + limits * 0.9 * (10 * (t // 3) + 3))
 
 
 def test_a_time_limit_is_not_death(discrete, make_args, no_evaluation):
@@ -271,7 +273,7 @@ COMPILED += [
 
 @pytest.mark.parametrize("script", COMPILED, ids=name_of)
 def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
-    """Up to rounding; the loss and its gradients are one graph, and a clip_coef that changes makes few more."""
+    """Up to rounding; loss and gradients are one graph, of which a changing clip_coef makes a few versions."""
     counters = torch._dynamo.utils.counters
     flags = dict(learning_rate=1e-3, iterations=2 if script in ATARI else 8)
     flags |= {"anneal_clip": True} if hasattr(script.Args, "clip_coef") else {}
@@ -342,7 +344,7 @@ def test_envs_of_neighbouring_seeds_differ(vector, make_args, rollouts_of, no_ev
 
 
 def test_seeds_of_everything(script):
-    """Each kind of random numbers is seeded, from seed and purpose alike; seeds for envs are all different."""
+    """Each kind of random numbers is seeded, by seed and purpose; seeds for envs are all different."""
     import random
 
     keys = [
