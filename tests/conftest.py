@@ -130,19 +130,23 @@ def numbers_in(obs):
     return obs[..., -1, 0, :2].float() if obs.shape[-2:] == (84, 84) else obs
 
 
+def with_toys(script):
+    """An Atari script's make_envs that makes toy envs, too."""
+    original, frames = script.make_envs, 1 if script is ppo_atari_lstm else 4
+
+    def make_envs(args, num_envs, colour=False):
+        if not args.env_id.startswith("toy/"):
+            return original(args, num_envs, colour)
+        makers = [lambda: Screen(gym.make(args.env_id), frames)] * num_envs
+        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    return make_envs
+
+
 @pytest.fixture(autouse=True)
 def toys_for_atari(monkeypatch):
-    """The Atari scripts' make_envs makes toy envs, too."""
     for script in ATARI:
-
-        def make_envs(args, num_envs, colour=False, script=script, original=script.make_envs):
-            if not args.env_id.startswith("toy/"):
-                return original(args, num_envs, colour)
-            frames = 1 if script is ppo_atari_lstm else 4
-            makers = [lambda frames=frames: Screen(gym.make(args.env_id), frames)] * num_envs
-            return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-
-        monkeypatch.setattr(script, "make_envs", make_envs)
+        monkeypatch.setattr(script, "make_envs", with_toys(script))
 
 
 @pytest.fixture(autouse=True)

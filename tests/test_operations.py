@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, VECTOR, loss_name, name_of, real, toy, updates_of
+from conftest import ROOT, VECTOR, loss_name, name_of, real, toy, updates_of, with_toys
 from moviepy import VideoFileClip
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
 import ppo_continuous
 import ppo_discrete
-from variants import ppo_atari_distributed
+from variants import ppo_atari_distributed, ppo_penalty
 
 
 def checkpoint(run_dir):
@@ -92,6 +92,8 @@ def run(script, *flags, **kwargs):
 def train_until_killed(name, args, owner, function, call, after):
     """In a process of its own: SIGKILL at the given call of owner.function, before or after it is done."""
     script, calls = importlib.import_module(name), 0
+    if script in ATARI:
+        script.make_envs = with_toys(script)
     owner = {"script": script, "os": os, "SummaryWriter": SummaryWriter}[owner]
     original = getattr(owner, function)
 
@@ -109,10 +111,15 @@ def train_until_killed(name, args, owner, function, call, after):
 
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts."""
-    args = make_args(script, iterations=8, checkpoints=4, **real(script))
+    args = make_args(script, iterations=8, checkpoints=4)
     script.train(args)
     moments = [
-        ("script", loss_name(script), 2 * updates_of(args) + 3, False),  # in iteration 2
+        (
+            "script",
+            loss_name(script),
+            2 * updates_of(args) + 1 + (script is ppo_penalty) * 2,
+            False,
+        ),  # in iteration 2
         ("os", "fsync", 2, False),  # from 2 on: while 4 is being saved
         ("SummaryWriter", "add_scalar", 15, False),  # from 2 on: after the update of 3
         ("os", "replace", 2, False),  # from 2 on: 4 is written, but not yet in its place
@@ -348,6 +355,11 @@ def broken(script, failure):
     return f"broken_envs:broken/{failure}{'Continuous' * (script is ppo_continuous)}-v0"
 
 
+def not_ignored():
+    """Ctrl-C, which a shell takes from what it runs in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize(
     ("failure", "kind", "message"),
     [
@@ -361,6 +373,7 @@ def broken(script, failure):
 def test_failure(vector, failure, kind, message, make_args, no_evaluation):
     """In step 99 of each of 4 envs, that is, in iteration 6."""
     args = make_args(vector, env_id=broken(vector, failure), iterations=8, checkpoints=8)
+    not_ignored()
     with pytest.raises(kind) as error:
         vector.train(args)
     assert str(error.value) == message
@@ -368,11 +381,11 @@ def test_failure(vector, failure, kind, message, make_args, no_evaluation):
     assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
 def test_signals_end_a_run_as_any_python_program(number, make_args):
     failure = "Interrupted" if number == signal.SIGINT else "Terminated"
     args = make_args(ppo_discrete, env_id=broken(ppo_discrete, failure), iterations=8, checkpoints=8)
-    result = run(ppo_discrete, *flags_of(args))
+    result = run(ppo_discrete, *flags_of(args), preexec_fn=not_ignored)
     assert result.returncode == -number
     assert result.stdout.splitlines()[0].endswith(f"if it is stopped, --resume {args.run_dir} goes on")
     assert checkpoint(args.run_dir)["iteration"] == 6
@@ -401,7 +414,9 @@ def test_exploding_loss(discrete, make_args, no_evaluation):
     assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
 
 
+@pytest.mark.parametrize("script", [ppo_continuous, *ATARI], ids=name_of)
 def test_exploding_weights(script, make_args, no_evaluation):
+    """Of the others, tanh keeps what comes of them finite."""
     args = make_args(script, learning_rate=1e12, max_grad_norm=math.inf, checkpoints=4)
     with pytest.raises(FloatingPointError, match="^[a-z_]+ is (nan|-?inf) before step "):
         script.train(args)
@@ -528,7 +543,7 @@ def test_another_network_is_refused(atari, make_args, command_line, no_evaluatio
     for flags in (["--evaluate", args.run_dir], ["--resume", args.run_dir, "--total-timesteps", 128]):
         code, out, err = command_line(atari, *flags, "--full-action-space")
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "checkpoint.pt cannot be used: Error(s) in loading state_dict for Agent: size mismatch" in err
+        assert "checkpoint.pt cannot be used: Error(s) in loading state_dict for Agent" in err
 
 
 def test_two_folders_at_once_are_refused(script, command_line):

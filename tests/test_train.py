@@ -273,7 +273,7 @@ COMPILED += [
 
 @pytest.mark.parametrize("script", COMPILED, ids=name_of)
 def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
-    """Up to rounding; loss and gradients are one graph, of which a changing clip_coef makes a few versions."""
+    """Up to rounding; loss and gradients are one graph, which a changing clip_coef makes few versions of."""
     counters = torch._dynamo.utils.counters
     flags = dict(learning_rate=1e-3, iterations=2 if script in ATARI else 8)
     flags |= {"anneal_clip": True} if hasattr(script.Args, "clip_coef") else {}
