@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, VECTOR, loss_name, name_of, real, toy, updates_of, with_toys
+from conftest import ATARI, ROOT, VECTOR, loss_name, name_of, real, toy, updates_of, with_toys
 from moviepy import VideoFileClip
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
