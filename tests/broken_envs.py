@@ -5,9 +5,10 @@ import signal
 
 import gymnasium as gym
 import numpy as np
+from toy_envs import Masks
 
 
-class Broken(gym.Env):
+class Broken(Masks, gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (3,))
     failure = ""
 
@@ -20,11 +21,13 @@ class Broken(gym.Env):
 
     def step(self, action):
         self.t += 1
-        obs, reward = np.zeros(3, dtype=np.float32), 1.0
+        obs, reward, truncated = np.zeros(3, dtype=np.float32), 1.0, False
         if self.t == 99:
             match self.failure:
                 case "NanObs":
                     obs[1] = np.nan
+                case "NanFinalObs":
+                    obs[1], truncated = np.nan, True
                 case "InfReward":
                     reward = np.inf
                 case "HugeReward":
@@ -37,10 +40,12 @@ class Broken(gym.Env):
                     os.kill(os.getpid(), signal.SIGINT)
                 case "Terminated":
                     os.kill(os.getpid(), signal.SIGTERM)
-        return obs, reward, self.t % 10 == 0, False, {}
+        return obs, reward, self.t % 10 == 0, truncated, {}
 
 
-for failure in ("NanObs", "InfReward", "HugeReward", "Raises", "Dies", "Interrupted", "Terminated"):
+FAILURES = "NanObs NanFinalObs InfReward HugeReward Raises Dies Interrupted Terminated"
+
+for failure in FAILURES.split():
     env = type(failure, (Broken,), {"failure": failure})
     gym.register(f"broken/{failure}-v0", env)
     gym.register(f"broken/{failure}Continuous-v0", env, kwargs={"continuous": True})

@@ -1,137 +1,222 @@
-"""Toy envs whose every number is known, and fixtures that look inside train()."""
+"""The scripts as fixtures, toy envs for each of them, and a look inside train()."""
 
 import contextlib
-import copy
 import itertools
+import os
+from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
-import pytest
-import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+# What torchrun would set, for variants/ppo_atari_distributed.py, and where processes find tests/toy_envs.py.
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "PYTHONPATH": str(Path(__file__).parent)}
 
-import ppo_atari
-import ppo_continuous
-import ppo_discrete
-import reinforce_baseline
+import gymnasium as gym  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import toy_envs  # noqa: E402, F401
+from gymnasium.spaces import Box  # noqa: E402
+from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
+from torch import distributed  # noqa: E402
 
-DISCRETE = [reinforce_baseline, ppo_discrete]
-PPO = [ppo_discrete, ppo_continuous, ppo_atari]
-SCRIPTS = [reinforce_baseline, *PPO]
+import ppo_atari  # noqa: E402
+import ppo_continuous  # noqa: E402
+import ppo_discrete  # noqa: E402
+import reinforce_baseline  # noqa: E402
+from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty  # noqa: E402
 
-
-class Counter(gym.Env):
-    """obs = (episode, t), reward = t: what came from where can be read off any row."""
-
-    observation_space = Box(0, np.inf, (2,))
-    action_space = Discrete(2)
-
-    def __init__(self, terminates_after=10**9):
-        self.terminates_after, self.episode = terminates_after, -1
-
-    def reset(self, *, seed=None, options=None):
-        self.episode, self.t = self.episode + 1, 0
-        return self.obs(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        self.t += 1
-        return self.obs(), float(self.t), self.t >= self.terminates_after, False, {}
-
-    def obs(self):
-        return np.array([self.episode, self.t], dtype=np.float32)
+ROOT = Path(__file__).parents[1]
+DISCRETE = [reinforce_baseline, ppo_discrete, ppo_masked, ppo_penalty]
+VECTOR = [*DISCRETE, ppo_continuous]
+ATARI = [ppo_atari, ppo_atari_lstm, ppo_atari_distributed]
+SCRIPTS = [*VECTOR, *ATARI]
+PPO = SCRIPTS[1:]
+CLIPPED = [script for script in PPO if script is not ppo_penalty]
 
 
-class Ones(Counter):
-    """Reward 1 for ever, and nothing to see: the value is 1 / (1 - gamma)."""
-
-    observation_space = Box(-1, 1, (1,))
-
-    def step(self, action):
-        obs, _, terminated, truncated, info = super().step(action)
-        return obs, 1.0, terminated, truncated, info
-
-    def obs(self):
-        return np.ones(1, dtype=np.float32)
+def name_of(script):
+    return Path(script.__file__).stem
 
 
-class Copy(gym.Env):
-    """The action should repeat the observation, in every component; 8 steps, a reward of 1 where it does."""
-
-    observation_space = MultiDiscrete([3, 2, 4])
-    action_space = MultiDiscrete([3, 2, 4])
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t, self.target = 0, self.np_random.integers(self.action_space.nvec)
-        return self.target, {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        reward = float((action == self.target).mean())
-        self.t, self.target = self.t + 1, self.np_random.integers(self.action_space.nvec)
-        return self.target, reward, self.t == 8, False, {}
+def each_of(scripts):
+    return pytest.fixture(params=scripts, ids=name_of)(lambda request: request.param)
 
 
-class DictObs(Counter):
-    """Observations of several kinds at once."""
-
-    observation_space = Dict(episode=Discrete(1000), t=Box(0, np.inf, (2, 2), np.float64))
-
-    def obs(self):
-        return {"episode": self.episode, "t": np.full((2, 2), self.t, dtype=np.float64)}
+script, discrete, vector, atari = each_of(SCRIPTS), each_of(DISCRETE), each_of(VECTOR), each_of(ATARI)
+ppo, clipped = each_of(PPO), each_of(CLIPPED)
 
 
-class Unplayable(Counter):
-    """Actions that start at 1."""
-
-    action_space = Discrete(2, start=1)
+def pytest_addoption(parser):
+    parser.addoption("--script", help="leave out the tests of other scripts than this one, as in ppo_atari")
 
 
-gym.register("toy/Terminates-v0", Counter, kwargs={"terminates_after": 3})
-gym.register("toy/TimesOut-v0", Counter, max_episode_steps=3)
-gym.register("toy/Both-v0", Counter, kwargs={"terminates_after": 3}, max_episode_steps=3)
-gym.register("toy/Ones-v0", Ones, max_episode_steps=10)
-gym.register("toy/Copy-v0", Copy)
-gym.register("toy/Dict-v0", DictObs, max_episode_steps=5)
-gym.register("toy/Unplayable-v0", Unplayable)
+def pytest_collection_modifyitems(config, items):
+    if wanted := config.getoption("--script"):
+        others = {script for script in SCRIPTS if name_of(script) != wanted}
+        left_out = [item for item in items if others & scripts_of(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not others & scripts_of(item)]
 
 
-@pytest.fixture(params=SCRIPTS, ids=lambda script: script.__name__)
-def script(request):
-    """Each script of the family in turn."""
-    return request.param
-
-
-@pytest.fixture(params=DISCRETE, ids=lambda script: script.__name__)
-def discrete(request):
-    """Each script with discrete actions."""
-    return request.param
-
-
-@pytest.fixture(params=PPO, ids=lambda script: script.__name__)
-def ppo(request):
-    """Each PPO script."""
-    return request.param
+def scripts_of(item):
+    """The scripts that a test is parametrised with: none or one."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {script for script in SCRIPTS if any(value is script for value in values)}
 
 
 @pytest.fixture
 def make_args(tmp_path):
-    """make_args(script, **flags) -> Args of 4 rollouts of 64 steps, with a folder of their own."""
+    """make_args(script, **flags) -> Args of 4 rollouts, or of as many iterations, with a folder of their own.
+
+    A rollout is 16 steps of 4 envs (Atari: 4 steps, of toy envs); an update 2 epochs of 2 minibatches.
+    """
     number = itertools.count()
 
-    def make(script, **flags):
-        small = dict(total_timesteps=256, num_envs=4, num_steps=16, eval_episodes=1, checkpoints=1)
+    def make(script, iterations=4, **flags):
+        small = dict(num_envs=4, num_steps=16, eval_episodes=1, checkpoints=1)
         small["run_dir"] = str(tmp_path / f"run{next(number)}")
         if script in PPO:
-            small |= dict(update_epochs=4, num_minibatches=4)
+            small |= dict(update_epochs=2, num_minibatches=2)
         if script is ppo_continuous:
             small["env_id"] = "Pendulum-v1"
-        if script is ppo_atari:
-            small["threads"] = 1
-        return script.Args(**small | flags)
+        if script is ppo_masked:
+            small["env_id"] = "toy_envs:toy/CartPole-v0"
+        if script in ATARI:
+            small |= dict(env_id="toy/Dice-v0", threads=1, num_steps=4)
+        small |= flags
+        small.setdefault("total_timesteps", iterations * small["num_envs"] * small["num_steps"])
+        return script.Args(**small)
 
     return make
+
+
+def updates_of(args):
+    """Gradient steps in an iteration."""
+    return getattr(args, "update_epochs", 1) * getattr(args, "num_minibatches", 1)
+
+
+def real(script):
+    """Of Atari, a game: that of a process of its own, which has no toy envs."""
+    return {"env_id": "Breakout"} if script in ATARI else {}
+
+
+def toy(script, name):
+    """The id of the toy env of that name whose actions suit the script."""
+    return f"toy/{name}{'Continuous' * (script is ppo_continuous)}-v0"
+
+
+class Screen(gym.ObservationWrapper):
+    """The numbers that a toy env shows, as the first pixels of the last frame; there is no life to lose."""
+
+    def __init__(self, env, frames):
+        super().__init__(env)
+        self.observation_space = Box(0, 255, (frames, 84, 84), np.uint8)
+
+    def observation(self, obs):
+        screen = np.zeros(self.observation_space.shape, np.uint8)
+        screen[-1, 0, : len(obs)] = obs
+        return screen
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return obs, info | {"life_lost": False}
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return *rest, info | {"life_lost": False}
+
+
+def numbers_in(obs):
+    """The two numbers in observations of a toy env, for whatever script they are."""
+    return obs[..., -1, 0, :2].float() if obs.shape[-2:] == (84, 84) else obs
+
+
+def with_toys(script):
+    """An Atari script's make_envs that makes toy envs, too."""
+    original, frames = script.make_envs, 1 if script is ppo_atari_lstm else 4
+
+    def make_envs(args, num_envs, colour=False):
+        if not args.env_id.startswith("toy/"):
+            return original(args, num_envs, colour)
+        makers = [lambda: Screen(gym.make(args.env_id), frames)] * num_envs
+        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    return make_envs
+
+
+@pytest.fixture(autouse=True)
+def toys_for_atari(monkeypatch):
+    for script in ATARI:
+        monkeypatch.setattr(script, "make_envs", with_toys(script))
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_stays():
+    yield
+    leave_process_group()
+
+
+def leave_process_group():
+    """What a run of several processes that was broken off leaves behind, until its process ends."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@pytest.fixture
+def no_evaluation(monkeypatch):
+    """Runs end without the evaluation, which takes longer than such a small training."""
+    for script in SCRIPTS:
+        monkeypatch.setattr(script, "evaluate", lambda *_: [0.0])
+
+
+def same_weights(a, b, atol=0.0):
+    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    return all(torch.allclose(x, y, rtol=0, atol=atol) for x, y in pairs)
+
+
+# ---- agents and losses
+
+
+def make_agent_of(script, args):
+    """A fresh agent, always the same."""
+    envs = script.make_envs(args, 1)
+    torch.manual_seed(0)
+    return script.Agent(envs)
+
+
+def look(script, agent, obs):
+    """The agent's distribution and value: all actions are valid, and each observation opens an episode."""
+    if script is ppo_masked:
+        return agent(obs, agent.valid)
+    if script is ppo_atari_lstm:
+        return agent(obs, torch.ones(len(obs)), torch.zeros(2, len(obs), 128))[:2]
+    return agent(obs)
+
+
+def act(script, agent, obs, greedy=False):
+    """The agent's actions; all are valid."""
+    return agent.act(obs, *[agent.valid] * (script is ppo_masked), greedy)
+
+
+def loss_name(script):
+    return "reinforce_loss" if script is reinforce_baseline else "ppo_loss"
+
+
+def batch_of(script, M, **tensors):
+    """A batch of zeros, and the given tensors, as far as the script has them."""
+    zeros = {name: torch.zeros(M) for name in script.Batch._fields}
+    if script is ppo_penalty:
+        zeros["logits"] = torch.zeros(M, 1)
+    return script.Batch(**zeros | {name: x for name, x in tensors.items() if name in zeros})
+
+
+def loss_of(script, dist, value, batch, args):
+    """The script's loss, and its metrics, with the weight of a penalty at 1."""
+    if script is reinforce_baseline:
+        return script.reinforce_loss(dist, value, batch, args)
+    return script.ppo_loss(dist, value, batch, getattr(args, "clip_coef", torch.tensor(1.0)), args)
+
+
+# ---- recorders
 
 
 def snapshot(value):
@@ -165,33 +250,37 @@ def record(monkeypatch):
     return start
 
 
+@pytest.fixture
+def rollouts_of(monkeypatch):
+    """rollouts_of(script, args) trains -> the agent, and the batch (T, N, ...) of each rollout."""
+
+    def run(script, args):
+        rollouts, wanted = [], 0
+        batch_class, compute_gae = script.Batch, script.compute_gae
+
+        def gae(*args):
+            nonlocal wanted
+            wanted += 1
+            return compute_gae(*args)
+
+        def batch(*fields):
+            if len(rollouts) < wanted:  # the first one after the advantages were made
+                rollouts.append(snapshot(batch_class(*fields)))
+            return batch_class(*fields)
+
+        monkeypatch.setattr(script, "compute_gae", gae)
+        monkeypatch.setattr(script, "Batch", batch)
+        agent, _ = script.train(args)
+        monkeypatch.setattr(script, "compute_gae", compute_gae)
+        monkeypatch.setattr(script, "Batch", batch_class)
+        assert {len(rollout.advantages) for rollout in rollouts} == {args.num_steps}
+        return agent, rollouts
+
+    return run
+
+
 class Stopped(Exception):
     """What a run is interrupted with."""
-
-
-@pytest.fixture
-def acts_on_what_is_stored(make_args, record, monkeypatch):
-    """A check: each stored action is what the agent does in the stored state, given the noise it drew."""
-
-    def check(script, *names, **flags):
-        batches, drawn, draw = record(script, "Batch"), [], script.Agent.noise
-
-        def recorder(self, *shape):
-            drawn.append((copy.deepcopy(self), draw(self, *shape)))
-            return drawn[-1][1]
-
-        monkeypatch.setattr(script.Agent, "noise", recorder)
-        monkeypatch.setattr(script, "evaluate", lambda *_: [0.0])
-        script.train(make_args(script, learning_rate=1e-2, **flags))
-        rollouts = [batch for _, batch in batches if len(batch.obs) == 64]
-        assert len(drawn) == 4 <= len(rollouts)
-        for (agent, noise), batch in zip(drawn, rollouts[-4:], strict=True):
-            inputs = [getattr(batch, name) for name in ("obs", *names)]
-            with torch.no_grad():
-                again = agent.act(*inputs, noise.flatten(0, 1))
-            torch.testing.assert_close(again, batch.actions, atol=1e-5, rtol=0)
-
-    return check
 
 
 @contextlib.contextmanager
@@ -209,3 +298,4 @@ def stop_in_iteration(module, number):
         yield
     finally:
         module.compute_gae = original
+        leave_process_group()

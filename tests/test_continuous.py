@@ -6,10 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import Counter
+from conftest import same_weights
 from gymnasium.spaces import Box
-from test_train import same_weights
 from torch.distributions import MultivariateNormal
+from toy_envs import Counter, register
 
 import ppo_continuous
 from ppo_continuous import Agent, RunningStats, make_envs, train
@@ -39,32 +39,21 @@ class Pixels(Counter):
     """Observations are bytes, the action is a single number without a shape."""
 
     observation_space = Box(0, 255, (4, 4), np.uint8)
-    action_space = Box(-1, 1, ())
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = Box(-1, 1, ())
 
     def obs(self):
         return np.full((4, 4), self.t, dtype=np.uint8)
 
 
-class Signed(Counter):
-    """Counter with a continuous action: episodes of 3 steps, reward 1, or -1 where the id says so."""
-
-    action_space = Box(-1, 1, (1,))
-
-    def __init__(self, reward=1.0, **kwargs):
-        super().__init__(**kwargs)
-        self.reward = reward
-
-    def step(self, action):
-        obs, _, terminated, truncated, info = super().step(action)
-        return obs, self.reward, terminated, truncated, info
-
-
 gym.register("toy/Bounded-v0", Bounded, max_episode_steps=50)
-gym.register("toy/Three-v0", Signed, kwargs={"terminates_after": 3})
-gym.register("toy/ThreeTimesOut-v0", Signed, max_episode_steps=3)
-gym.register("toy/MinusThree-v0", Signed, kwargs={"terminates_after": 3, "reward": -1.0})
 gym.register("toy/Pixels-v0", Pixels, max_episode_steps=5)
-gym.register("toy/Zero-v0", Signed, kwargs={"terminates_after": 3, "reward": 0.0})
+register("Three", Counter, terminates_after=3, reward=1.0)
+register("ThreeTimesOut", Counter, 3, reward=1.0)
+register("MinusThree", Counter, terminates_after=3, reward=-1.0)
+register("Zero", Counter, terminates_after=3, reward=0.0)
 
 
 @pytest.fixture
@@ -137,7 +126,7 @@ def test_env_gets_clipped_actions_and_the_buffer_unclipped_ones(small, record, m
     assert seen.dtype == np.float64
     assert seen[:, 0].min() == -0.5 and seen[:, 0].max() == 0.5
     assert seen[:, 1].min() == pytest.approx(0.1) and seen[:, 1].max() > 1.5  # no upper bound
-    (_, _, batch, _), (_, metrics) = losses[0]
+    (_, _, batch, *_), (_, metrics) = losses[0]
     assert batch.actions.abs().max() > 2
     assert batch.actions[:, 1].min() < -1
     assert metrics["kl"].abs() < 1e-6 and metrics["clip_frac"] == 0
@@ -174,7 +163,7 @@ def test_observations_are_normalised(small, record):
 def test_statistics_cover_each_rollout_once(small, record):
     losses = record(ppo_continuous, "ppo_loss")
     agent, _ = train(small(env_id="toy/Bounded-v0", num_minibatches=1, update_epochs=1, total_timesteps=96))
-    seen = torch.cat([batch.obs for (_, _, batch, _), _ in losses])
+    seen = torch.cat([batch.obs for (_, _, batch, *_), _ in losses])
     assert len(seen) == 96
     assert agent.obs_stats.count.item() == pytest.approx(96, abs=1e-3)
     torch.testing.assert_close(agent.obs_stats.mean, seen.mean(0), rtol=1e-4, atol=0)
@@ -184,7 +173,7 @@ def test_statistics_cover_each_rollout_once(small, record):
 def test_the_ratio_is_one_although_observations_are_normalised(small, record):
     losses = record(ppo_continuous, "ppo_loss")
     train(small(env_id="toy/Bounded-v0", total_timesteps=160, learning_rate=1e-2))
-    for i, ((dist, value, batch, _), _) in enumerate(losses):
+    for i, ((dist, value, batch, *_), _) in enumerate(losses):
         ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
         if i % 8 == 0:
             torch.testing.assert_close(ratio, torch.ones(8), atol=1e-5, rtol=0)
@@ -217,7 +206,9 @@ def test_all_envs_share_the_statistics(small):
 def test_final_observations_are_normalised_and_not_counted(small, record):
     """Learning rate 0, so that only the statistics change: each time limit pays gamma V(final_obs)."""
     inputs = record(ppo_continuous, "compute_gae")
-    args = small(env_id="toy/ThreeTimesOut-v0", learning_rate=0.0, num_envs=1, num_steps=6, gamma=0.9)
+    args = small(
+        env_id="toy/ThreeTimesOutContinuous-v0", learning_rate=0.0, num_envs=1, num_steps=6, gamma=0.9
+    )
     args.total_timesteps, args.num_minibatches = 12, 1
     agent, _ = train(args)
     assert agent.obs_stats.count.item() == pytest.approx(12, abs=1e-3)
@@ -266,7 +257,7 @@ def rewards_of(record, small, **flags):
 def test_rewards_are_divided_by_the_spread_of_discounted_returns(small, record, num_steps):
     """Reward 1, episodes of 3 steps, gamma 0.99: G is 1, 1.99, 2.97, 1, ..., over all rollouts so far."""
     sizes = dict(num_envs=2, num_steps=num_steps, num_minibatches=1, total_timesteps=32)
-    rewards = rewards_of(record, small, env_id="toy/Three-v0", **sizes)
+    rewards = rewards_of(record, small, env_id="toy/ThreeContinuous-v0", **sizes)
     G = torch.tensor([1, 1.99, 2.9701] * 6)
     expected = [1 / G[: (t // num_steps + 1) * num_steps].std(correction=0) for t in range(16)]
     torch.testing.assert_close(rewards, torch.stack(expected).clamp(max=10), rtol=1e-3, atol=0)
@@ -274,7 +265,9 @@ def test_rewards_are_divided_by_the_spread_of_discounted_returns(small, record, 
 
 def test_reward_scaling_restarts_at_time_limits_too(small, record, monkeypatch):
     monkeypatch.setattr(Agent, "forward", no_value(Agent.forward))
-    ends = [rewards_of(record, small, env_id=f"toy/{name}-v0") for name in ("Three", "ThreeTimesOut")]
+    ends = [
+        rewards_of(record, small, env_id=f"toy/{name}Continuous-v0") for name in ("Three", "ThreeTimesOut")
+    ]
     torch.testing.assert_close(*ends)
 
 
@@ -289,10 +282,10 @@ def no_value(forward):
 
 
 def test_rewards_are_scaled_and_not_centred(small, record):
-    assert torch.equal(rewards_of(record, small, env_id="toy/Zero-v0"), torch.zeros(12))
+    assert torch.equal(rewards_of(record, small, env_id="toy/ZeroContinuous-v0"), torch.zeros(12))
     record(ppo_continuous, "train")
-    minus = rewards_of(record, small, env_id="toy/MinusThree-v0")
-    plus = rewards_of(record, small, env_id="toy/Three-v0")
+    minus = rewards_of(record, small, env_id="toy/MinusThreeContinuous-v0")
+    plus = rewards_of(record, small, env_id="toy/ThreeContinuous-v0")
     assert (minus < 0).all() and torch.equal(minus, -plus)
 
 

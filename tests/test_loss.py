@@ -1,33 +1,29 @@
 """The losses against values and gradients worked out by hand."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.distributions import Categorical
+from conftest import batch_of, loss_of
+from torch.distributions import Categorical, Independent
 
-import ppo_discrete
 import reinforce_baseline
-from ppo_discrete import ppo_loss
+from variants import ppo_penalty
 
 
-def ppo_args(**flags):
-    """Only the policy's loss, raw, unless flags say otherwise."""
+def make_loss_args(script, **flags):
+    """Only the policy's loss, raw, unless flags say otherwise; flags that the script lacks are left out."""
     neutral = dict(norm_adv=False, vf_coef=0.0, ent_coef=0.0, clip_coef=0.2, vf_clip_coef=math.inf)
-    return ppo_discrete.Args(**neutral | flags)
-
-
-def batch_of(M, **tensors):
-    """A batch of zeros, and the given tensors."""
-    zeros = {name: torch.zeros(M) for name in ppo_discrete.Batch._fields}
-    return ppo_discrete.Batch(**zeros | tensors)
+    return script.Args(**{name: x for name, x in (neutral | flags).items() if hasattr(script.Args, name)})
 
 
 class Policy:
-    """A stand-in for a distribution: log-probabilities and entropy are what we say they are."""
+    """A stand-in for a distribution: log-probabilities and entropy are what we say they are, its KL is 0."""
 
     def __init__(self, logprobs, entropy=0.0):
         self.logprobs, self.H = logprobs, torch.as_tensor(entropy)
+        self.base_dist = SimpleNamespace(logits=torch.zeros(len(logprobs), 1))
 
     def log_prob(self, actions):
         return self.logprobs
@@ -50,21 +46,21 @@ class Policy:
         (-1, 10.0, 1),
     ],
 )
-def test_clip(advantage, ratio, derivative):
+def test_clip(clipped, advantage, ratio, derivative):
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
-    batch = batch_of(1, advantages=torch.tensor([float(advantage)]))
-    loss, metrics = ppo_loss(Policy(logprobs), torch.zeros(1), batch, ppo_args())
+    batch = batch_of(clipped, 1, advantages=torch.tensor([float(advantage)]))
+    loss, metrics = loss_of(clipped, Policy(logprobs), torch.zeros(1), batch, make_loss_args(clipped))
     loss.backward()
     assert logprobs.grad.item() / ratio == pytest.approx(derivative, abs=1e-5)
-    clipped = min(max(ratio, 0.8), 1.2)
-    assert loss.item() == pytest.approx(-min(advantage * ratio, advantage * clipped), rel=1e-5)
+    within = min(max(ratio, 0.8), 1.2)
+    assert loss.item() == pytest.approx(-min(advantage * ratio, advantage * within), rel=1e-5)
     assert metrics["clip_frac"].item() == (ratio != 1)
 
 
-def test_infinite_clip_is_no_clip():
+def test_infinite_clip_is_no_clip(clipped):
     logprobs = torch.tensor([math.log(10.0)], requires_grad=True)
-    batch = batch_of(1, advantages=torch.ones(1))
-    ppo_loss(Policy(logprobs), torch.zeros(1), batch, ppo_args(clip_coef=math.inf))[0].backward()
+    batch, args = batch_of(clipped, 1, advantages=torch.ones(1)), make_loss_args(clipped, clip_coef=math.inf)
+    loss_of(clipped, Policy(logprobs), torch.zeros(1), batch, args)[0].backward()
     assert logprobs.grad.item() == pytest.approx(-10)
 
 
@@ -73,57 +69,50 @@ def test_infinite_clip_is_no_clip():
     ("value", "old_value", "target", "loss", "derivative"),
     [(0.1, 0, 1, 0.405, -0.9), (-1, 0, 1, 2.0, -2.0), (5, 0, 10, 48.02, 0.0), (5, 0, 0.1, 12.005, 4.9)],
 )
-def test_value_clip(value, old_value, target, loss, derivative):
+def test_value_clip(ppo, value, old_value, target, loss, derivative):
     value = torch.tensor([float(value)], requires_grad=True)
-    batch = batch_of(1, values=torch.tensor([float(old_value)]), returns=torch.tensor([float(target)]))
-    result, metrics = ppo_loss(Policy(torch.zeros(1)), value, batch, ppo_args(vf_coef=1.0, vf_clip_coef=0.2))
+    batch = batch_of(ppo, 1, values=torch.tensor([float(old_value)]), returns=torch.tensor([float(target)]))
+    args = make_loss_args(ppo, vf_coef=1.0, vf_clip_coef=0.2)
+    result, metrics = loss_of(ppo, Policy(torch.zeros(1)), value, batch, args)
     result.backward()
     assert metrics["value_loss"].item() == pytest.approx(loss)
     assert value.grad.item() == pytest.approx(derivative, abs=1e-6)
 
 
-def test_value_loss_is_half_the_squared_error_when_not_clipped():
-    batch = batch_of(2, returns=torch.tensor([1.0, 3.0]))
-    for module, args in ((ppo_discrete, ppo_args()), (reinforce_baseline, reinforce_baseline.Args())):
-        _, metrics = getattr(module, loss_name(module))(Policy(torch.zeros(2)), torch.zeros(2), batch, args)
-        assert metrics["value_loss"].item() == pytest.approx(2.5)
+def test_value_loss_is_half_the_squared_error_when_not_clipped(script):
+    batch = batch_of(script, 2, returns=torch.tensor([1.0, 3.0]))
+    _, metrics = loss_of(script, Policy(torch.zeros(2)), torch.zeros(2), batch, make_loss_args(script))
+    assert metrics["value_loss"].item() == pytest.approx(2.5)
 
 
-def loss_name(module):
-    return "ppo_loss" if module is not reinforce_baseline else "reinforce_loss"
-
-
-def test_overall_loss(discrete):
+def test_overall_loss(script):
     """policy loss 0.3, value loss 2, entropy 1.5: 0.3 + 0.5 * 2 - 0.01 * 1.5."""
-    batch = batch_of(1, advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]))
-    args = discrete.Args(norm_adv=False, vf_coef=0.5, ent_coef=0.01)
-    if discrete is reinforce_baseline:
-        policy = Policy(torch.ones(1), 1.5)
-    else:
-        policy, args.vf_clip_coef = Policy(torch.zeros(1), 1.5), math.inf
-    loss, _ = getattr(discrete, loss_name(discrete))(policy, torch.zeros(1), batch, args)
+    batch = batch_of(script, 1, advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]))
+    args = make_loss_args(script, vf_coef=0.5, ent_coef=0.01)
+    logprob = 1.0 if script is reinforce_baseline else 0.0  # its log, or the ratio of 1, weighs the advantage
+    loss, _ = loss_of(script, Policy(torch.tensor([logprob]), 1.5), torch.zeros(1), batch, args)
     assert loss.item() == pytest.approx(1.285)
 
 
-def test_the_bonus_raises_entropy(discrete):
+def test_the_bonus_raises_entropy(script):
     logits = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
-    args = discrete.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.1)
-    before = Categorical(logits=logits)
-    batch = batch_of(1, logprobs=before.log_prob(torch.zeros(1)).detach())
-    getattr(discrete, loss_name(discrete))(before, torch.zeros(1), batch, args)[0].backward()
+    before = Independent(Categorical(logits=logits), 0)
+    old = dict(logprobs=before.log_prob(torch.zeros(1)).detach(), logits=before.base_dist.logits.detach())
+    args = make_loss_args(script, ent_coef=0.1)
+    loss_of(script, before, torch.zeros(1), batch_of(script, 1, **old), args)[0].backward()
     assert Categorical(logits=logits - logits.grad).entropy() > before.entropy()
 
 
-def test_advantages_are_normalised_for_the_policy_alone():
+def test_advantages_are_normalised_for_the_policy_alone(script):
     """With ratio 1 the gradient by the log-probabilities is -advantage / M: it shows what the loss used."""
     torch.manual_seed(0)
     for advantages in (100 + 50 * torch.randn(64), torch.randn(64)):
         seen, value_losses = {}, []
         for norm_adv in (True, False):
             logprobs = torch.zeros(64, requires_grad=True)
-            batch = batch_of(64, advantages=advantages, returns=advantages)
-            args = ppo_args(norm_adv=norm_adv, vf_coef=1.0)
-            loss, metrics = ppo_loss(Policy(logprobs), torch.zeros(64), batch, args)
+            batch = batch_of(script, 64, advantages=advantages, returns=advantages)
+            args = make_loss_args(script, norm_adv=norm_adv, vf_coef=1.0)
+            loss, metrics = loss_of(script, Policy(logprobs), torch.zeros(64), batch, args)
             loss.backward()
             seen[norm_adv] = -64 * logprobs.grad
             value_losses.append(metrics["value_loss"])
@@ -133,45 +122,48 @@ def test_advantages_are_normalised_for_the_policy_alone():
         assert value_losses[0] == value_losses[1]
 
 
-def test_kl_and_clip_fraction():
+def test_metrics(script):
     """Old probabilities 0.5, 0.5, 0.9, 0.1 and new ones 0.6, 0.4, 0.8, 0.2, worked out by hand."""
     old, new = torch.tensor([0.5, 0.5, 0.9, 0.1]).log(), torch.tensor([0.6, 0.4, 0.8, 0.2]).log()
-    new.requires_grad_()
-    _, metrics = ppo_loss(Policy(new), torch.zeros(4), batch_of(4, logprobs=old), ppo_args(clip_coef=0.15))
-    assert metrics["kl"].item() == pytest.approx(0.08859, abs=1e-5)
-    assert metrics["clip_frac"].item() == 0.75
-    assert not any(metric.requires_grad for metric in metrics.values())
+    value, entropy = torch.ones(4, requires_grad=True), torch.tensor([0.5, 1.5], requires_grad=True)
+    batch = batch_of(script, 4, logprobs=old, advantages=torch.ones(4), logits=old[:, None])
+    policy = Policy(new.requires_grad_(), entropy)
+    policy.base_dist.logits = new[:, None]
+    loss, metrics = loss_of(script, policy, value, batch, make_loss_args(script, clip_coef=0.15))
+    expected = {"policy_loss": loss.item(), "value_loss": 0.5, "entropy": 1}
+    if script is ppo_penalty:  # exact, over all actions: of these four, each is the only one of its state
+        expected["kl"] = (old.exp() * (old - new)).mean().item()
+    elif script is not reinforce_baseline:
+        expected |= {"kl": 0.08859, "clip_frac": 0.75}
+    assert {name: metric.item() for name, metric in metrics.items()} == pytest.approx(expected, abs=1e-5)
+    assert loss.requires_grad and not any(metric.requires_grad for metric in metrics.values())
 
 
-def test_the_first_gradient_is_that_of_reinforce():
-    """At ratio 1 neither clip is at work: PPO's gradient on fresh data is the policy gradient."""
+def test_the_first_gradient_is_that_of_reinforce(ppo):
+    """At ratio 1 neither clip nor penalty is at work: PPO's gradient on fresh data is the policy gradient."""
     torch.manual_seed(0)
     logits, value = torch.randn(32, 3, requires_grad=True), torch.randn(32, requires_grad=True)
     actions = torch.randint(3, (32,))
-    dist = Categorical(logits=logits)
+    dist = Independent(Categorical(logits=logits), 0)
     fresh = dict(actions=actions, advantages=torch.randn(32), returns=torch.randn(32))
-    batch = batch_of(32, logprobs=dist.log_prob(actions).detach(), values=value.detach(), **fresh)
-    ppo, _ = ppo_loss(dist, value, batch, ppo_discrete.Args())
-    reinforce, _ = reinforce_baseline.reinforce_loss(
-        dist, value, batch, reinforce_baseline.Args(norm_adv=True)
-    )
-    gradients = [torch.autograd.grad(loss, (logits, value), retain_graph=True) for loss in (ppo, reinforce)]
+    old = dict(logprobs=dist.log_prob(actions).detach(), values=value.detach())
+    old["logits"] = dist.base_dist.logits.detach()
+    flags = dict(norm_adv=True, vf_coef=0.5, ent_coef=0.01, vf_clip_coef=0.2)
+    losses = [
+        loss_of(script, dist, value, batch_of(script, 32, **fresh, **old), make_loss_args(script, **flags))[0]
+        for script in (ppo, reinforce_baseline)
+    ]
+    gradients = [torch.autograd.grad(loss, (logits, value), retain_graph=True) for loss in losses]
     torch.testing.assert_close(*gradients)
     assert all(gradient.abs().max() > 1e-3 for gradient in gradients[0])
 
 
 def test_no_baseline_weighs_with_returns():
     logprobs = torch.zeros(2, requires_grad=True)
-    batch = batch_of(2, advantages=torch.tensor([1.0, 2.0]), returns=torch.tensor([5.0, 7.0]))
-    args = reinforce_baseline.Args(baseline=False, norm_adv=False)
-    reinforce_baseline.reinforce_loss(Policy(logprobs), torch.zeros(2), batch, args)[0].backward()
+    returns = dict(advantages=torch.tensor([1.0, 2.0]), returns=torch.tensor([5.0, 7.0]))
+    batch, args = (
+        batch_of(reinforce_baseline, 2, **returns),
+        make_loss_args(reinforce_baseline, baseline=False),
+    )
+    loss_of(reinforce_baseline, Policy(logprobs), torch.zeros(2), batch, args)[0].backward()
     assert logprobs.grad.tolist() == [-2.5, -3.5]
-
-
-def test_explained_variance(discrete):
-    returns = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert discrete.explained_variance(returns, returns) == 1
-    assert discrete.explained_variance(returns + 5, returns) == 1
-    assert discrete.explained_variance(torch.full((2, 2), 9.0), returns) == 0
-    assert discrete.explained_variance(-returns, returns) == pytest.approx(-3)
-    assert math.isnan(discrete.explained_variance(returns, torch.ones(2, 2)))

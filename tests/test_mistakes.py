@@ -1,21 +1,20 @@
 """One clear line on stderr and exit code 2, before a single step of an env; nothing is left on disk."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import ale_py
 import gymnasium as gym
 import pytest
-from conftest import DISCRETE, PPO, SCRIPTS
+from conftest import ATARI, CLIPPED, DISCRETE, PPO, SCRIPTS, VECTOR, name_of
+from test_operations import run
 
-import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
+from variants import ppo_atari_lstm, ppo_masked
 
 MISTAKES = [
-    ({"total_timesteps": 63}, "--total-timesteps 63 is less than a rollout of 64"),
+    ({"total_timesteps": 15}, "--total-timesteps 15 is less than a rollout of "),
     ({"threads": 10**10}, "--threads 10000000000 is not between 1 and 1024"),
     ({"num_envs": 0}, "--num-envs 0 is not between 1 and"),
     ({"num_steps": -4}, "--num-steps -4 is not"),
@@ -53,12 +52,20 @@ DISCRETE_MISTAKES = [
     ({"env_id": "toy/Unplayable-v0"}, "Discrete(2, start=1) actions, not (Multi)Discrete from 0"),
 ]
 PPO_MISTAKES = [
-    ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 64 steps"),
-    ({"num_minibatches": 64}, "--num-minibatches 64 does not divide 64 steps"),
+    ({"num_minibatches": 3}, "--num-minibatches 3 does not divide "),
+    ({"num_minibatches": 4, "num_steps": 1}, "--num-minibatches 4 does not divide 4 "),
     ({"update_epochs": 0}, "--update-epochs 0 is not between 1 and"),
-    ({"clip_coef": float("nan")}, "--clip-coef nan is not between 0 and inf"),
     ({"vf_clip_coef": -0.2}, "--vf-clip-coef -0.2 is not"),
     ({"target_kl": -0.1}, "--target-kl -0.1 is not"),
+]
+
+
+CLIP_MISTAKES = [({"clip_coef": float("nan")}, "--clip-coef nan is not between 0 and inf")]
+
+
+CONTINUOUS_MISTAKES = [
+    ({"env_id": "CartPole-v1"}, "Discrete(2) actions, not a Box of floats (Discrete: ppo_discrete.py)"),
+    ({"env_id": "toy/IntegerBox-v0"}, "int64) actions, not a Box of floats"),
 ]
 
 
@@ -93,23 +100,25 @@ def no_steps(monkeypatch):
     monkeypatch.setattr(ale_py.AtariVectorEnv, "step", step)
 
 
-CASES = [(script, *case) for script in SCRIPTS for case in MISTAKES]
-CASES += [(script, *case) for script in (*DISCRETE, ppo_continuous) for case in VECTOR_MISTAKES]
-CASES += [(ppo_atari, *case) for case in ATARI_MISTAKES]
-CASES += [(script, *case) for script in DISCRETE for case in DISCRETE_MISTAKES]
-CASES += [(script, *case) for script in PPO for case in PPO_MISTAKES]
-CASES += [
-    (
-        ppo_continuous,
-        {"env_id": "CartPole-v1"},
-        "Discrete(2) actions, not a Box of floats (Discrete: ppo_discrete.py)",
-    )
-]
-CASES += [(ppo_continuous, {"env_id": "toy/IntegerBox-v0"}, "int64) actions, not a Box of floats")]
-CASES += [(reinforce_baseline, {"num_envs": 1, "num_steps": 1}, "rollouts of one step")]
+def cases():
+    for scripts, mistakes in (
+        (SCRIPTS, MISTAKES),
+        (VECTOR, VECTOR_MISTAKES),
+        (DISCRETE, DISCRETE_MISTAKES),
+        (ATARI, ATARI_MISTAKES),
+        (PPO, PPO_MISTAKES),
+        (CLIPPED, CLIP_MISTAKES),
+        ([ppo_continuous], CONTINUOUS_MISTAKES),
+        ([reinforce_baseline], [({"num_envs": 1, "num_steps": 1}, "rollouts of one step")]),
+        ([ppo_atari_lstm], [({"num_envs": 3}, "--num-minibatches 2 does not divide 3 envs (of 2+ steps)")]),
+        ([ppo_masked], [({"env_id": "CartPole-v1"}, 'no masks, neither info["action_mask"] nor a method')]),
+    ):
+        for script in scripts:
+            for flags, message in mistakes:
+                yield pytest.param(script, flags, message, id=f"{name_of(script)}-{flags}")
 
 
-@pytest.mark.parametrize(("script", "flags", "message"), CASES)
+@pytest.mark.parametrize(("script", "flags", "message"), cases())
 def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd):
     monkeypatch.chdir(Path(ppo_discrete.__file__).parent)
     args = make_args(script, **flags)
@@ -118,36 +127,39 @@ def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd
     out, err = capfd.readouterr()
     assert exit.value.code == 2
     assert out == ""
-    assert err.startswith(f"{script.__name__}.py: ") and err.count("\n") == 1
+    assert err.startswith(f"{name_of(script)}.py: ") and err.count("\n") == 1
     assert message in err
     assert args.run_dir == "tests" or not Path(args.run_dir).exists()
 
 
-def test_neutral_values_are_not_mistakes(ppo, make_args):
-    inf = float("inf")
-    off = dict(clip_coef=inf, vf_clip_coef=inf, max_grad_norm=inf, target_kl=inf, ent_coef=0, vf_coef=0.0)
-    ppo.train(make_args(ppo, total_timesteps=64.0, seed=0, **off))  # a float, as from total_timesteps=1e6
-
-
-def run(script, folder, *flags):
-    command = [sys.executable, script.__file__, *flags]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+def test_neutral_values_are_not_mistakes(ppo, make_args, no_evaluation):
+    """A number of steps may be a float, as in total_timesteps=1e6."""
+    names = "clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"
+    off = {name: float("inf") for name in names if hasattr(ppo.Args, name)} | dict(ent_coef=0, vf_coef=0.0)
+    ppo.train(make_args(ppo, total_timesteps=64.0, seed=0, **off))
 
 
 def test_from_the_shell(script, tmp_path):
-    result = run(script, tmp_path, "--env-id", "CartPol-v1")
+    result = run(script, "--env-id", "CartPol-v1", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert list(tmp_path.iterdir()) == []
-    flags = ("--total-timesteps", "1024", "--num-envs", "2", "--num-steps", "64", "--no-anneal-lr")
-    env_id = {ppo_continuous: "Pendulum-v1", ppo_atari: "Breakout"}.get(script, "CartPole-v1")
-    result = run(script, tmp_path, "--env-id", env_id, *flags)
+    flags = ["--total-timesteps=128", "--num-envs=4", "--num-steps=16", "--no-anneal-lr", "--eval-episodes=1"]
+    env_id = {ppo_continuous: "Pendulum-v1", ppo_masked: "Taxi-v4"} | {s: "Breakout" for s in ATARI}
+    result = run(script, "--env-id", env_id.get(script, "CartPole-v1"), *flags, cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("mean return ")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+def test_env_processes_without_masks_say_nothing(tmp_path):
+    """But for the one line of the script."""
+    result = run(ppo_masked, "--env-id", "CartPole-v1", "--async-envs", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("ppo_masked.py: CartPole-v1: no masks") and result.stderr.count("\n") == 1
+
+
 def test_unknown_flags_and_help(tmp_path):
-    result = run(ppo_discrete, tmp_path, "--gama", "0.9")
+    result = run(ppo_discrete, "--gama", "0.9", cwd=tmp_path)
     assert result.returncode == 2 and "--gamma" in result.stderr
-    result = run(ppo_discrete, tmp_path, "--help")
+    result = run(ppo_discrete, "--help", cwd=tmp_path)
     assert result.returncode == 0 and "--learning-rate FLOAT" in result.stdout

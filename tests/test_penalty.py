@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from conftest import Stopped, stop_in_iteration
-from test_train import same_weights
+from conftest import Stopped, same_weights, stop_in_iteration
 from torch.distributions import Categorical, Independent
 
 from variants import ppo_penalty
@@ -44,7 +43,7 @@ def test_the_loss_penalises_the_divergence_from_the_old_policy(shape):
     args = ppo_penalty.Args(norm_adv=False, ent_coef=0.0)
     losses = {}
     for beta in (0.0, 1.0, 3.0):
-        losses[beta], metrics = ppo_penalty.ppo_loss(dist, zeros, batch, args, torch.tensor(beta))
+        losses[beta], metrics = ppo_penalty.ppo_loss(dist, zeros, batch, torch.tensor(beta), args)
     kl = torch.nan_to_num(old.exp() * (old - new)).flatten(1).sum(1).mean()
     surrogate = -((dist.log_prob(actions) - logprobs).exp() * advantages).mean()
     assert metrics["kl"].item() == pytest.approx(kl.item(), rel=1e-5)
@@ -62,7 +61,7 @@ def test_a_divergence_beyond_floating_point_is_finite():
     batch = ppo_penalty.Batch(zero, zero, old, zero, zero, zero, zero)
     args = ppo_penalty.Args(norm_adv=False)
     dist = Independent(Categorical(logits=new, validate_args=False), 0)
-    loss, metrics = ppo_penalty.ppo_loss(dist, zero, batch, args, torch.tensor(1.0))
+    loss, metrics = ppo_penalty.ppo_loss(dist, zero, batch, torch.tensor(1.0), args)
     loss.backward()
     assert metrics["kl"] == pytest.approx(0, abs=1e-6) and new.grad.isfinite().all()
 
@@ -76,7 +75,7 @@ def test_beta_follows_the_divergence_of_each_update(make_args, record):
     assert betas == [beta for _, beta in rules]
     assert len(set(betas)) > 1 and agent.beta == betas[-1]
     for i, ((beta, kl, target), _) in enumerate(rules):
-        (_, _, batch, _, weight), (_, metrics) = losses[17 * i + 16]  # after 16 minibatches
+        (_, _, batch, weight, _), (_, metrics) = losses[5 * i + 4]  # after 4 minibatches
         assert len(batch.obs) == 64 and target == 0.02
         assert kl == metrics["kl"].item() > 0
         assert weight == beta == ([1.0, *betas][i])

@@ -1,4 +1,4 @@
-"""What test_operations.py starts under torchrun: train, then write down what this process has."""
+"""What test_distributed.py starts under torchrun: train, then write down what this process has."""
 
 import json
 import math
@@ -8,39 +8,37 @@ import sys
 
 import torch
 
-sys.path.insert(0, sys.argv[1])
-script = __import__(sys.argv[2])
-args, folder, dies_at = script.Args(**json.loads(sys.argv[3])), sys.argv[4], int(sys.argv[5])
+root, flags, folder, dies_at = sys.argv[1:]
+sys.path.insert(0, root)
+from variants import ppo_atari_distributed as script  # noqa: E402
+
+args = script.Args(**json.loads(flags))
 batches, gradients, losses = [], [], 0
-batch_class, loss_function, clip = script.Batch, script.ppo_loss, script.clip_grad_norm_
+loss_function, step = script.ppo_loss, torch.optim.Adam.step
 
 
-def ppo_loss(dist, value, batch, args):
+def ppo_loss(dist, value, batch, clip_coef, args):
     global losses
     losses += 1
-    if losses == dies_at and script.RANK == 1:
+    if losses == int(dies_at) and script.RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     batches.append(batch)
-    loss, metrics = loss_function(dist, value, batch, args)
+    loss, metrics = loss_function(dist, value, batch, clip_coef, args)
     if args.target_kl < math.inf:  # one process is far above it, the other far below
         metrics["kl"] = torch.tensor(float(script.RANK))
     return loss, metrics
 
 
-def clip_grad_norm_(parameters, max_norm):
-    parameters = list(parameters)
-    gradients.append([parameter.grad.clone() for parameter in parameters])
-    return clip(parameters, max_norm)
-
-
-def adam(*args, **kwargs):
+def recorded_step(self, *args, **kwargs):
     global optimizer
-    optimizer = torch.optim.Adam(*args, **kwargs)
-    return optimizer
+    optimizer = self
+    gradients.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+    return step(self, *args, **kwargs)
 
 
-script.ppo_loss, script.clip_grad_norm_, script.Adam = ppo_loss, clip_grad_norm_, adam
+script.ppo_loss, torch.optim.Adam.step = ppo_loss, recorded_step
+script.evaluate = lambda *_: [0.0]
 agent, log = script.train(args)
-state = {"agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
-state |= {"batch": tuple(batches[0]) if batches else (), "gradients": gradients[0] if batches else []}
+state = {"agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses, "log": len(log)}
+state |= {"batch": tuple(batches[0]), "gradients": gradients[0]}
 torch.save(state, f"{folder}/rank{script.RANK}.pt")

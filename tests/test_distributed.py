@@ -1,0 +1,137 @@
+"""Detail X2: two processes under torchrun train as one, with the batches of both."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from test_operations import checkpoint, flags_of, run, same, same_end
+
+import ppo_atari
+from variants import ppo_atari_distributed
+
+TORCHRUN = [*["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"], "2"]
+
+
+def torchrun(*command):
+    """Of two processes -> what came of it."""
+    command = [sys.executable, *TORCHRUN, *map(str, command)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def make_two(make_args):
+    """Args of 4 iterations of two processes, in a game."""
+    sizes = dict(env_id="Breakout", total_timesteps=4 * 2 * 16)
+    return lambda **flags: make_args(ppo_atari_distributed, **sizes | flags)
+
+
+@pytest.fixture
+def train_two(tmp_path):
+    """train_two(args, dies_at) -> what each process has in the end; one may die in that gradient step."""
+
+    def train(args, dies_at=0):
+        driver = [ROOT / "tests/torchrun_driver.py", ROOT, json.dumps(asdict(args)), tmp_path, dies_at]
+        result = torchrun(*driver)
+        assert (result.returncode == 0) == (dies_at == 0), result.stderr
+        return (
+            [] if dies_at else [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+        )
+
+    return train
+
+
+def test_two_processes_end_with_the_same_weights(make_two, train_two):
+    args = make_two(checkpoints=2)
+    first, second = train_two(args)
+    assert same(first["agent"], second["agent"])
+    assert same(first["optimizer"], second["optimizer"])
+    assert not torch.equal(first["batch"][0], second["batch"][0])  # they saw different envs
+    assert (first["log"], second["log"]) == (4, 0)
+    assert checkpoint(args.run_dir)["iteration"] == 4
+    assert len(list(Path(args.run_dir).glob("events*"))) == 1
+
+
+def test_two_processes_killed_and_resumed(make_two, train_two, capfd):
+    whole, half = make_two(checkpoints=2), make_two(checkpoints=2)
+    train_two(whole)
+    train_two(half, dies_at=3 * 4 + 1)  # one process that dies ends both
+    assert checkpoint(half.run_dir)["iteration"] == 2
+    train_two(replace(half, resume=half.run_dir))
+    assert same_end(half.run_dir, whole.run_dir)
+    with pytest.raises(SystemExit) as error:  # nor can it become another number of processes
+        ppo_atari_distributed.train(replace(half, resume=half.run_dir, total_timesteps=10**4))
+    assert error.value.code == 2
+    assert capfd.readouterr().err == f"ppo_atari_distributed.py: {half.run_dir} is of 2 processes, not 1\n"
+
+
+def test_gradient_of_two_processes_is_that_of_both_batches(make_two, train_two):
+    """And it is clipped when it is the mean: clipped before, those of the two would count alike."""
+    flags = dict(norm_adv=False, update_epochs=1, num_minibatches=1, learning_rate=0.0, total_timesteps=32)
+    args = make_two(vf_coef=100.0, max_grad_norm=1.0, **flags)
+    states = train_two(args)
+    agent = ppo_atari_distributed.Agent(ppo_atari_distributed.make_envs(args, 1))
+    agent.load_state_dict(states[0]["agent"])
+    batches = [ppo_atari_distributed.Batch(*state["batch"]) for state in states]
+    both = ppo_atari_distributed.Batch(*map(torch.cat, zip(*batches, strict=True)))
+    loss, _ = ppo_atari_distributed.ppo_loss(*agent(both.obs), both, args.clip_coef, args)
+    loss.backward()
+    assert torch.nn.utils.clip_grad_norm_(agent.parameters(), 1.0) > 2
+    expected = torch.cat([parameter.grad.flatten() for parameter in agent.parameters()])
+    for state in states:
+        gradient = torch.cat([gradient.flatten() for gradient in state["gradients"]])
+        assert (gradient - expected).norm() < 1e-3
+
+
+@pytest.mark.parametrize(("target_kl", "epochs"), [(0.4, 1), pytest.param(0.6, 2, marks=pytest.mark.slow)])
+def test_target_kl_stops_both_processes_together(target_kl, epochs, make_two, train_two):
+    """By their mean KL, here (0 + 1) / 2: by one's own, only one of them would stop."""
+    first, second = train_two(make_two(target_kl=target_kl))
+    assert first["losses"] == second["losses"] == 4 * 2 * epochs
+    assert same(first["agent"], second["agent"])
+
+
+def test_from_the_shell_one_speaks(make_two):
+    """And what it says last is not lost."""
+    args = make_two()
+    result = torchrun(ppo_atari_distributed.__file__, *flags_of(args))
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    assert lines[0] == f"Breakout on cpu; if it is stopped, --resume {args.run_dir} goes on"
+    assert [line.split()[0] for line in lines[1:5]] == ["32", "64", "96", "128"]
+    assert lines[-1].startswith("mean return") and len(lines) == 7
+
+
+def test_without_torchrun_it_says_so():
+    env = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
+    result = run(ppo_atari_distributed, env=env)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "ppo_atari_distributed.py: it is started by torchrun, as --help shows\n"
+
+
+def test_as_many_steps_as_all_processes_take(make_two, monkeypatch, capsys):
+    monkeypatch.setattr(ppo_atari_distributed, "WORLD_SIZE", 2)
+    ppo_atari_distributed.check(make_two(total_timesteps=32))
+    with pytest.raises(SystemExit):
+        ppo_atari_distributed.check(make_two(total_timesteps=31))
+    assert "--total-timesteps 31 is less than a rollout of 32 steps" in capsys.readouterr().err
+
+
+def test_one_process_is_ppo_atari_but_for_its_seeds(make_args, no_evaluation):
+    """Whose key names the process: with the same seeds, the same weights."""
+    original = ppo_atari.seed_everything
+
+    def with_rank(seed, purpose, num_envs=0):
+        return original(seed, purpose + " of 0" * purpose.startswith("cut"), num_envs)
+
+    agents = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo_atari, "seed_everything", with_rank)
+        for script in (ppo_atari, ppo_atari_distributed):
+            agents.append(script.train(make_args(script, learning_rate=1e-2, checkpoints=2))[0])
+    assert same(agents[0].state_dict(), agents[1].state_dict())
