@@ -1,84 +1,253 @@
-"""Learning curves: one script on one env, many seeds, every seed in the table and none picked.
+"""Learning curves: the runs of a table, many seeds each, every seed in the results and none picked.
 
-    python benchmarks/learning_curves.py --script ppo_discrete --env-id CartPole-v1
-    python benchmarks/learning_curves.py --env-id Acrobot-v1 --num-seeds 5 --flags="--ent-coef 0"
+    python benchmarks/learning_curves.py --list                       # what there is, and what is done
+    python benchmarks/learning_curves.py cartpole acrobot             # all seeds of these, one run a core
+    python benchmarks/learning_curves.py cartpole --seeds 1-3 --workers 1
+    python benchmarks/learning_curves.py                              # the whole table: days
 
-Writes benchmarks/results/<script>__<env>.csv, and prints the mean returns of each seed's last 100 training
-episodes and of its evaluation.
+The table is benchmarks/runs.toml. Each run is the script's own command line in a process of its own, with its
+folder and its log under runs/benchmarks/<name>/. Whatever stopped this program, the same command goes on:
+what is finished is not repeated, what is not is resumed. As soon as a seed is finished, its rows are in
+benchmarks/results/<name>.csv. Then benchmarks/plot.py makes pictures, and benchmarks/results.py tables.
 """
 
-import contextlib
-import csv
-import importlib
-import math
-import multiprocessing
+import argparse
+import fcntl
+import hashlib
+import importlib.metadata
+import json
 import os
-import shlex
-import statistics
+import platform
+import re
+import shutil
+import signal
+import subprocess
 import sys
-import tempfile
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 
-import tyro
+from results import (
+    ROOT,
+    TABLE,
+    Results,
+    command,
+    csv_path,
+    find,
+    format_seeds,
+    parse_seeds,
+    read_csv,
+    read_table,
+    refuse,
+    write_csv,
+)
 
-ROOT = Path(__file__).parents[1]
-
-
-@dataclass
-class Args:
-    script: str = "ppo_discrete"
-    env_id: str = "CartPole-v1"
-    num_seeds: int = 10  # seeds 1, 2, ...
-    flags: str = ""  # more flags for the script, in one string
-    name: str = ""  # of the CSV file; default <script>__<env>
-    points: int = 100  # of each curve, in the CSV file
-    workers: int = os.cpu_count() or 1  # runs at the same time
-
-
-def run(job: tuple[Args, int]) -> list[dict[str, float]]:
-    """Train with one seed, in a process of its own -> the log."""
-    args, seed = job
-    sys.path.insert(0, str(ROOT))
-    script = importlib.import_module(args.script)
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
-        flags = [
-            *shlex.split(args.flags),
-            "--env-id",
-            args.env_id,
-            "--seed",
-            str(seed),
-            "--run-dir",
-            f"{folder}/run",
-        ]
-        return script.train(tyro.cli(script.Args, args=flags))[1]
+PACKAGES = ["torch", "gymnasium", "numpy", "ale-py", "mujoco"]
+POINTS = 100  # of a curve, in the CSV file
+children = set()  # processes to end if this one is
 
 
-def main(args: Args) -> None:
-    """Run all seeds, write the curves, print the table."""
-    path = (
-        ROOT / "benchmarks/results" / f"{args.name or f'{args.script}__{args.env_id}'.replace('/', '-')}.csv"
-    )
-    path.parent.mkdir(exist_ok=True)
-    seeds = range(1, args.num_seeds + 1)
-    with multiprocessing.get_context("spawn").Pool(args.workers, maxtasksperchild=1) as pool:
-        logs = list(pool.imap(run, [(args, seed) for seed in seeds]))
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(("seed", "steps", "episode_return", "eval_return"))
-        for seed, log in zip(seeds, logs, strict=True):
-            for row in log[:: -max(1, len(log) // args.points)][::-1]:  # the last one is always among them
-                evaluation = f"{row['eval_return']:.2f}" if "eval_return" in row else ""
-                rows.writerow((seed, row["steps"], f"{row['episode_return']:.2f}", evaluation))
-    print(f"{args.script} on {args.env_id}, {logs[0][-1]['steps']:,} steps {args.flags}")
-    for name in ("episode_return", "eval_return"):
-        finals = [log[-1][name] for log in logs]
-        spread = statistics.stdev(finals) if len(finals) > 1 else math.nan
-        print(
-            f"{name:15} {statistics.mean(finals):8.1f} +- {spread:.1f}  ",
-            *(f"{final:.1f}" for final in finals),
+@cache
+def made(script: str) -> str:
+    """Commit, versions and hardware: what a result may depend on besides its command."""
+    packages = [*PACKAGES, "stable-baselines3"] if script == "benchmarks/run_sb3.py" else PACKAGES
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
+    changes = subprocess.run([*git, "status", "--porcelain", "--", script], capture_output=True).stdout
+    commit = f"commit {commit.strip() or 'unknown'}{' with changes to the script' if changes else ''}"
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
+    hardware = f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
+    return ", ".join([commit, f"Python {platform.python_version()}", *versions, hardware])
+
+
+def read_curve(run_dir: Path) -> list[tuple[int, float]]:
+    """(steps, episode_return) of every iteration, from all TensorBoard files of a run, resumed or not."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    curve = {}
+    for path in run_dir.glob("events.out.tfevents.*"):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.tag == "episode_return":
+                    curve[event.step] = value.simple_value
+    return sorted(curve.items())
+
+
+def write(value: float) -> str:
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+
+
+def make_rows(seed: int, run_dir: Path, evaluation: str) -> list[list[str]]:
+    """The lines of the CSV file for a finished run: about 100 points, and the evaluation beside the last."""
+    curve = read_curve(run_dir)
+    args = json.loads((run_dir / "args.json").read_text())
+    rollout = args["num_envs"] * args["num_steps"]
+    if not curve or curve[-1][0] != args["total_timesteps"] // rollout * rollout:
+        raise RuntimeError(
+            f"the TensorBoard events in {run_dir} lack the end of the run; delete it to start anew"
         )
+    returns = [float(episode_return) for episode_return in evaluation.split()]
+    points = curve[:: -max(1, len(curve) // POINTS)][::-1]  # the last one is always among them
+    rows = [[str(seed), str(steps), write(episode_return), ""] for steps, episode_return in points]
+    rows[-1][3] = write(sum(returns) / len(returns))
+    return rows
+
+
+def call(line: list[str], log) -> None:
+    """Run a script with its output in the log; raise if it fails."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    child = subprocess.Popen([sys.executable, *line], cwd=ROOT, env=env, stdout=log, stderr=log)
+    children.add(child)
+    code = child.wait()
+    children.discard(child)
+    if code:
+        log.seek(0)
+        last = (log.read().strip().splitlines() or [""])[-1]
+        raise RuntimeError(f"exit code {code}, {last} (see {log.name})")
+
+
+def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], str]:
+    """Train with one seed, or go on with it -> its rows of the CSV file, and what it was made with."""
+    run_dir, script = folder / str(seed), ROOT / line[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{seed}.log").open("a+") as log:
+        fcntl.flock(
+            log, fcntl.LOCK_EX
+        )  # a run that an earlier, killed call has left behind comes to its end first
+        log.seek(0)
+        text = log.read()
+        head = {"line": line, "script": hashlib.sha256(script.read_bytes()).hexdigest()}
+        try:
+            begun = json.loads(text.partition("\n")[0])
+        except json.JSONDecodeError:
+            begun = {}
+        if {
+            key: begun.get(key) for key in head
+        } != head:  # nothing there, or of another script or other flags
+            shutil.rmtree(run_dir, ignore_errors=True)
+            begun = head | {"made": made(line[0])}
+            log.truncate(0)
+            log.write(json.dumps(begun) + "\n")
+            log.flush()
+
+        def evaluation() -> str:
+            log.seek(0)
+            found = re.findall(r"^returns of evaluation:(.*)\nmean return .*\n", log.read(), re.M)
+            return found[-1] if found else ""
+
+        if not evaluation():
+            if (run_dir / "checkpoint.pt").exists():
+                call([*line, "--resume", str(run_dir)], log)
+            else:
+                shutil.rmtree(run_dir, ignore_errors=True)  # killed before there was anything to go on with
+                call([*line, "--seed", str(seed), "--run-dir", str(run_dir)], log)
+        if not evaluation():  # killed between the end of training and that of its evaluation
+            call([*line, "--evaluate", str(run_dir)], log)
+        return make_rows(seed, run_dir, evaluation()), begun["made"]
+
+
+def leave_out(tag: str, script: Path, target: Path) -> None:
+    """Write the script without the one line that has the tag of a detail."""
+    lines = script.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not re.search(rf"#.*\[{tag}\]", line)]
+    if len(kept) != len(lines) - 1:
+        refuse(f"{script.name} has {len(lines) - len(kept)} lines with the tag [{tag}], not one")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("".join(kept))
+
+
+def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tuple[str, int]]:
+    """Which seeds of which runs are still to do; mistakes are told here, before any work."""
+    jobs = []
+    for name in names:
+        run = find(table["runs"], name, "run")
+        how, there = " ".join(command(run)), read_csv(csv_path(name, path))
+        if there.rows and there.command != how:
+            other = (
+                f"made with {there.command}, not {how}" if there.command else "does not say how it was made"
+            )
+            refuse(f"{csv_path(name, path)} {other}; delete it to make it anew, or give the run another name")
+        if "without" in run:
+            leave_out(run["without"], ROOT / run["script"], ROOT / command(run)[0])
+        for script in {command(run)[0], run.get("like", command(run)[0])}:
+            if not (ROOT / script).exists():
+                refuse(f"{path}: run {name}: there is no {script}")
+        wanted = seeds or parse_seeds(run["seeds"])
+        missing = [seed for seed in wanted if seed not in there.rows]
+        jobs += [(name, seed) for seed in missing]
+        if len(missing) < len(wanted):
+            print(f"{name}: seeds {format_seeds(set(wanted) - set(missing))} are there", flush=True)
+    return jobs
+
+
+def show(table: dict, path: Path) -> None:
+    """What the table has, and how many of its seeds are there."""
+    for name, run in table["runs"].items():
+        there, wanted = len(read_csv(csv_path(name, path)).rows), len(parse_seeds(run["seeds"]))
+        print(f"{name:23} {there:3} of {wanted:3} seeds  python {' '.join(command(run))}")
+
+
+def run_all(table: dict, jobs: list[tuple[str, int]], args: argparse.Namespace) -> bool:
+    """Do all jobs, several at a time, and write the rows of each as it ends -> whether none failed."""
+    failed = False
+    with ThreadPoolExecutor(args.workers) as pool:
+        lines = {name: command(table["runs"][name]) for name, _ in jobs}
+        futures = {
+            pool.submit(train, lines[name], seed, args.runs / name): (name, seed) for name, seed in jobs
+        }
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                name, seed = futures[future]
+                where = f"[{number}/{len(jobs)}] {name}, seed {seed}:"
+                try:
+                    rows, how = future.result()
+                except RuntimeError as error:
+                    failed = True
+                    print(f"{where} {error}", file=sys.stderr, flush=True)
+                    continue
+                there = read_csv(csv_path(name, args.table))
+                new = Results(" ".join(lines[name]), there.made | {seed: how}, there.rows | {seed: rows})
+                write_csv(csv_path(name, args.table), new)
+                print(f"{where} last 100 episodes {rows[-1][2]}, evaluation {rows[-1][3]}", flush=True)
+        except BaseException:  # Ctrl-C, SIGTERM, a full disk: nothing new begins, what runs is ended
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in list(children):
+                child.terminate()
+            raise
+    return not failed
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        refuse(message)
+
+
+def main() -> None:
+    """Read the command line, and do what it says."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="runs of the table; default: all")
+    parser.add_argument("--seeds", default="", help="like 1-10 or 1,3,5-7; default: those in the table")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at the same time")
+    parser.add_argument("--table", type=Path, default=TABLE, help="another table; results/ is beside it")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs/benchmarks", help="where run folders go")
+    parser.add_argument("--list", action="store_true", help="show the table, run nothing")
+    args = parser.parse_args()
+    table = read_table(args.table)
+    if args.list:
+        return show(table, args.table)
+    if args.workers < 1:
+        refuse(f"--workers {args.workers} is not at least 1")
+    args.runs = args.runs.resolve()
+    seeds = parse_seeds(args.seeds) if args.seeds else []
+    jobs = plan(table, args.names or list(table["runs"]), seeds, args.table)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        raise SystemExit(0 if run_all(table, jobs, args) else 1)
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; the same command goes on") from None
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main()

@@ -72,41 +72,12 @@ def run_ours(args: Args, folder: str) -> dict:
 
 def run_sb3(args: Args, folder: str) -> dict:
     import torch
-    from stable_baselines3 import PPO
+    from run_sb3 import make_peer
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
     _, ours = make_script_args(args, folder)
     torch.set_num_threads(args.threads)
-    if args.script == "ppo_atari":
-        import ale_py
-        import gymnasium as gym
-
-        gym.register_envs(ale_py)
-        envs = VecFrameStack(make_atari_env(ours.env_id, ours.num_envs, seed=1), 4)
-    else:
-        envs = make_vec_env(ours.env_id, ours.num_envs, seed=1)
-    if args.script == "ppo_continuous":
-        envs = VecNormalize(envs, gamma=ours.gamma)
-    agent = PPO(
-        "CnnPolicy" if args.script == "ppo_atari" else "MlpPolicy",
-        envs,
-        n_steps=ours.num_steps,
-        batch_size=ours.num_envs * ours.num_steps // ours.num_minibatches,
-        n_epochs=ours.update_epochs,
-        learning_rate=lambda remaining: ours.learning_rate * remaining,
-        gamma=ours.gamma,
-        gae_lambda=ours.gae_lambda,
-        clip_range=ours.clip_coef,
-        clip_range_vf=ours.vf_clip_coef,
-        normalize_advantage=ours.norm_adv,
-        ent_coef=ours.ent_coef,
-        vf_coef=ours.vf_coef,
-        max_grad_norm=ours.max_grad_norm,
-        device="cpu",
-        seed=1,
-    )
+    agent = make_peer(args.script, ours, seed=1)
 
     class Clock(BaseCallback):
         steps, seconds = [], []

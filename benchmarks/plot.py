@@ -1,0 +1,253 @@
+"""Pictures of results, from benchmarks/runs.toml and the CSV files beside it, for light and for dark pages.
+
+    python benchmarks/plot.py                    # all pictures of the table
+    python benchmarks/plot.py learning_curves    # this one
+
+Every seed is a thin line or a dot; the mean is thick, the band is the bootstrapped 95 % interval of the mean,
+and dashed lines are what others have published. Each PNG file has a fingerprint of the numbers it shows.
+"""
+
+import hashlib
+import json
+import sys
+import textwrap
+
+import matplotlib
+import numpy as np
+from results import (
+    ROOT,
+    SAME,
+    Results,
+    bootstrap,
+    brief,
+    count,
+    csv_path,
+    find,
+    number,
+    read_csv,
+    read_table,
+    script_name,
+    title,
+)
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+FOLDER = ROOT / "docs/pictures"
+WIDTH = 8.5  # inches, of 100 pixels on the page
+SIZE = 7.5  # of letters, in points
+THIN = "\u202f"  # a narrow space, between thousands
+THEMES = {
+    "light": dict(
+        page="#ffffff", ink="#1f2328", muted="#656d76", grid="#e4e8ec", ours="#0969da", other="#bc4c00"
+    ),
+    "dark": dict(
+        page="#0d1117", ink="#f0f6fc", muted="#9198a1", grid="#262c34", ours="#58a6ff", other="#f0883e"
+    ),
+}
+
+
+def label(published: dict, run: dict) -> str:
+    """brief() in two lines: "CleanRL", "1443 (v4)"."""
+    words = brief(published, run).removeprefix(published["label"] + " ")
+    return (
+        f"{published['label']}\n{words.replace('evaluation', 'eval.').replace('moving average', 'average')}"
+    )
+
+
+def panel(run: dict, results: Results) -> dict:
+    """All numbers that are drawn of a run."""
+    steps, curves = results.curves()
+    begun = ~np.isnan(curves).any(0)  # from where on every seed has a return
+    low, high = bootstrap(curves[:, begun], resamples=2000)
+    published = [other for other in run.get("published", []) if "steps" not in other]
+    return {
+        "title": title(run),
+        "script": script_name(run),
+        "steps": steps[begun],
+        "curves": curves[:, begun],
+        "mean": curves[:, begun].mean(0),
+        "low": low,
+        "high": high,
+        "finals": results.finals(2),
+        "published": [(label(other, run), other["value"], other["statistic"] == SAME) for other in published],
+    }
+
+
+def panels(picture: dict, table: dict) -> list[dict]:
+    """The panels of a picture; runs without results have none."""
+    names = picture.get("curves", []) + picture.get("finals", [])
+    results = {name: read_csv(csv_path(name)) for name in names}
+    return [panel(table["runs"][name], results[name]) for name in names if results[name].rows]
+
+
+def fingerprint(shown: list[dict]) -> str:
+    """A hash of the numbers and words in a picture, to five figures."""
+
+    def plain(x):
+        return [float(f"{value:.5g}") for value in np.ravel(x)] if isinstance(x, np.ndarray) else x
+
+    text = json.dumps([{key: plain(value) for key, value in each.items()} for each in shown])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def spread(places: list[float], gap: float, limit: float) -> list[float]:
+    """Places of labels in rising order, moved apart to be gap from each other, none above limit."""
+    groups = []  # of labels that touch, each around the mean of their places
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1:
+            below, above = groups[-2:]
+            if np.mean(above) - np.mean(below) >= gap * (len(above) + len(below)) / 2:
+                break
+            groups[-2:] = [below + above]
+    apart = [np.mean(group) + gap * (i - (len(group) - 1) / 2) for group in groups for i in range(len(group))]
+    return [min(place, limit - gap * i) for i, place in enumerate(reversed(apart))][::-1]
+
+
+def seeds(shown: dict) -> str:
+    return f"{shown['script'].removesuffix('.py')}, {len(shown['finals'])} seeds"
+
+
+def style(axes, theme: dict, grid: str) -> None:
+    """A light grid across one axis, and no box: only what helps to read."""
+    axes.set_facecolor(theme["page"])
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.grid(axis=grid, color=theme["grid"], linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=theme["muted"], labelsize=SIZE, length=0)
+    axis = axes.yaxis if grid == "y" else axes.xaxis
+    axis.set_major_locator(matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace("-", "−").replace(",", THIN))
+
+
+def draw_curves(axes, shown: dict, theme: dict) -> None:
+    """Curves of all seeds of a run, their mean and its interval, and the published finals."""
+    steps = shown["steps"]
+    axes.fill_between(steps, shown["low"], shown["high"], color=theme["ours"], alpha=0.25, linewidth=0)
+    axes.plot(steps, shown["curves"].T, color=theme["ours"], linewidth=0.6, alpha=0.45)
+    axes.plot(steps, shown["mean"], color=theme["ours"], linewidth=2)
+    labels = [(shown["mean"][-1], f"ours\n{number(shown['mean'][-1])}", theme["ours"])]
+    for label, value, same in shown["published"]:
+        axes.axhline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
+        labels.append((value, label, theme["other"]))
+    style(axes, theme, "y")
+    axes.set_xlim(0, steps[-1])
+    axes.set_xticks([0, steps[-1] / 2, steps[-1]], ["0", count(steps[-1] / 2), count(steps[-1])])
+    axes.xaxis.get_majorticklabels()[-1].set_ha("right")  # beside it are the names of lines
+    axes.text(
+        0, 1.19, shown["title"], color=theme["ink"], size=SIZE + 2, weight="bold", transform=axes.transAxes
+    )
+    axes.text(0, 1.06, seeds(shown), color=theme["muted"], size=SIZE, transform=axes.transAxes)
+    labels = sorted(labels)
+    low, high = axes.get_ylim()
+    points = axes.get_position().height * axes.figure.get_figheight() * 72
+    centres = spread([(y - low) / (high - low) for y, *_ in labels], 2.7 * SIZE / points, 0.97)
+    for centre, (_, text, colour) in zip(centres, labels, strict=True):
+        axes.text(1.03, centre, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
+
+
+def draw_all_curves(shown: list[dict], columns: int, theme: dict) -> plt.Figure:
+    """A panel for each run, and a line that says what is what."""
+    words = ["return of the last 100 training episodes", "thin: a seed", "thick: mean, 95 % interval"]
+    if any(each["published"] for each in shown):
+        words += ["dashed: published", "dotted: another statistic"]
+    rows, width = -(-len(shown) // columns), WIDTH * columns / 3
+    text = "\n".join(textwrap.wrap(" · ".join(words), int(17 * width)))
+    bottom = 0.36 + 0.13 * (text.count("\n") + 1)
+    height = 1.75 * rows - 0.3 + bottom
+    figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
+    panel_width = width / columns  # axes, left of them 0.42 inches for ticks, right of them 0.92 for labels
+    figure.subplots_adjust(
+        left=0.42 / width,
+        right=1 - 0.92 / width,
+        top=1 - 0.42 / height,
+        bottom=bottom / height,
+        wspace=1.34 / (panel_width - 1.34),
+        hspace=0.65,
+    )
+    for axes, each in zip(grid.flat, shown, strict=False):
+        draw_curves(axes, each, theme)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_visible(False)
+    figure.text(0.42 / width, 0.06 / height, text, color=theme["muted"], size=SIZE - 0.5)
+    return figure
+
+
+def draw_all_finals(shown: list[dict], theme: dict) -> plt.Figure:
+    """A row for each run, in which each seed is a dot; the published finals of the first run are lines."""
+    height = 0.55 * len(shown) + 1.19
+    figure, axes = plt.subplots(figsize=(WIDTH, height))
+    figure.subplots_adjust(
+        left=1.45 / WIDTH, right=1 - 0.3 / WIDTH, top=1 - 0.75 / height, bottom=0.5 / height
+    )
+    for y, each in enumerate(shown):
+        finals = np.sort(each["finals"])
+        places = y + np.resize(
+            [0, 0.12, -0.12, 0.24, -0.24], len(finals)
+        )  # neighbours do not hide each other
+        axes.plot(finals, places, "o", color=theme["ours"], alpha=0.6, markersize=5, markeredgewidth=0)
+        axes.plot([finals.mean()] * 2, [y - 0.4, y + 0.4], color=theme["ours"], linewidth=2)
+        axes.fill_betweenx(
+            [y - 0.4, y + 0.4],
+            each["low"][-1],
+            each["high"][-1],
+            color=theme["ours"],
+            alpha=0.15,
+            linewidth=0,
+        )
+    style(axes, theme, "x")
+    axes.set_ylim(len(shown) - 0.45, -0.55)
+    axes.set_yticks(range(len(shown)), [seeds(each).replace(", ", "\n") for each in shown])
+    published = sorted(shown[0]["published"], key=lambda other: other[1])
+    for _, value, same in published:
+        axes.axvline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
+    low, high = axes.get_xlim()
+    centres = spread([(value - low) / (high - low) for _, value, _ in published], 0.135, 0.98)
+    for centre, (text, *_) in zip(centres, published, strict=True):
+        axes.text(
+            centre,
+            1.03,
+            text,
+            color=theme["other"],
+            size=SIZE,
+            transform=axes.transAxes,
+            ha="center",
+        )
+    place = 0.06 / WIDTH, 1 - 0.22 / height
+    figure.text(*place, shown[0]["title"], color=theme["ink"], size=SIZE + 2, weight="bold")
+    words = ["return of the last 100 training episodes", "dot: a seed", "line and band: mean, 95 % interval"]
+    words += ["dashed: published", "dotted: another statistic"] if published else []
+    place = 0.06 / WIDTH, 0.06 / height
+    figure.text(*place, " · ".join(words), color=theme["muted"], size=SIZE - 0.5)
+    return figure
+
+
+def draw(name: str, picture: dict, shown: list[dict], theme_name: str) -> None:
+    """Write one PNG file."""
+    theme = THEMES[theme_name]
+    if "curves" in picture:
+        figure = draw_all_curves(shown, min(picture.get("columns", 3), len(shown)), theme)
+    else:
+        figure = draw_all_finals(shown, theme)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    metadata = {"Description": picture["alt"], "Fingerprint": fingerprint(shown)}
+    path = FOLDER / f"{name}_{theme_name}.png"
+    figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
+    plt.close(figure)
+    print(path.relative_to(ROOT))
+
+
+def main() -> None:
+    """Draw the pictures that are named, or all."""
+    table = read_table()
+    for name in sys.argv[1:] or table["pictures"]:
+        picture = find(table["pictures"], name, "picture")
+        if shown := panels(picture, table):
+            for theme in THEMES:
+                draw(name, picture, shown, theme)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+"""Tables of results, written from benchmarks/runs.toml and the CSV files beside it.
+
+    python benchmarks/results.py    # fills what stands between markers in docs/results.md and README.md
+
+A page has pairs of markers, <!-- begin WHAT --> and <!-- end WHAT -->. What is between them is generated, all
+else is written by people and stays. WHAT is one of
+
+    cartpole                    everything about this run of the table: all seeds, published figures, command
+    summary cartpole acrobot    one row for each of these runs; "summary all" is of every run that has results
+    picture learning_curves     this picture, for light and for dark pages
+
+A run that has results but no place in docs/results.md gets one at its end: no result is left out.
+"""
+
+import csv
+import difflib
+import os
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "benchmarks/runs.toml"
+PAGES = (ROOT / "docs/results.md", ROOT / "README.md")
+COLUMNS = ["seed", "steps", "episode_return", "eval_return"]
+RUN_KEYS = {
+    "script",
+    "without",
+    "env",
+    "seeds",
+    "flags",
+    "like",
+    "eval_episodes",
+    "title",
+    "note",
+    "published",
+}
+PUBLISHED_KEYS = {"label", "value", "spread", "seeds", "statistic", "env", "steps", "source"}
+PICTURE_KEYS = {"curves", "finals", "columns", "alt"}
+SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"{Path(sys.argv[0]).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+# The table of runs, and their CSV files
+
+
+def read_table(path: Path = TABLE) -> dict[str, dict]:
+    """{"runs": {name: run}, "pictures": {name: picture}}, each run and picture a dict as in the file."""
+    try:
+        table = {"runs": {}, "pictures": {}} | tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        refuse(f"{path}: {error}")
+    for name, run in table["runs"].items():
+        check_keys(f"{path}: run {name}", run, RUN_KEYS, {"script", "env", "seeds"})
+        if not re.fullmatch(r"[\w.-]+", name):
+            refuse(f"{path}: run {name}: a name is made of letters, digits, '_', '-' and '.'")
+        if (run["script"] == "sb3") != ("like" in run):
+            refuse(f'{path}: run {name}: script = "sb3", and no other, takes like = "SCRIPT.py"')
+        parse_seeds(run["seeds"])
+        for published in run.get("published", []):
+            check_keys(
+                f"{path}: run {name}, published",
+                published,
+                PUBLISHED_KEYS,
+                PUBLISHED_KEYS - {"steps", "spread"},
+            )
+    for name, picture in table["pictures"].items():
+        check_keys(f"{path}: picture {name}", picture, PICTURE_KEYS, {"alt"})
+        for run in picture.get("curves", []) + picture.get("finals", []):
+            find(table["runs"], run, f"{path}: picture {name}: run")
+    return table
+
+
+def check_keys(where: str, entry: dict, known: set[str], needed: set[str]) -> None:
+    """Refuse an entry of the table that lacks something, or has something unknown."""
+    for key in entry:
+        find(dict.fromkeys(known), key, f"{where}: key")
+    if missing := needed - set(entry):
+        refuse(f"{where} lacks {', '.join(sorted(missing))}")
+
+
+def find(known: dict, name: str, what: str):
+    """known[name], or a line that says which names are close."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        refuse(
+            f"{what} {name} is not known; {f'{close[0]}?' if close else f'there is {chr(44).join(known)}'}"
+        )
+    return known[name]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """'1-3,7' -> [1, 2, 3, 7]."""
+    seeds = []
+    for part in str(text).split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+            refuse(f"seeds {text} are not like 1-10 or 1,3,5-7")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
+
+
+def format_seeds(seeds: list[int]) -> str:
+    """[1, 2, 3, 7] -> '1-3, 7'."""
+    parts = []
+    for seed in sorted(seeds):
+        if parts and parts[-1][1] == seed - 1:
+            parts[-1][1] = seed
+        else:
+            parts.append([seed, seed])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in parts)
+
+
+def command(run: dict) -> list[str]:
+    """The command line of a run after `python`, without seed and folder: it says what is trained."""
+    script = [run["script"]]
+    if run["script"] == "sb3":
+        script = ["benchmarks/run_sb3.py", run["like"]]
+    if "without" in run:  # learning_curves.py writes this file
+        script = [f"runs/without_{run['without']}/{run['script']}"]
+    flags = shlex.split(run.get("flags", ""))
+    return [*script, "--env-id", run["env"], *flags, "--eval-episodes", str(run.get("eval_episodes", 100))]
+
+
+class Results(NamedTuple):
+    """What a CSV file holds."""
+
+    command: str  # that made it, "" in files that do not say
+    made: dict[int, str]  # seed -> commit, versions and hardware; empty in files that do not say
+    rows: dict[int, list[list[str]]]  # seed -> lines of the file: seed, steps, episode_return, eval_return
+
+    def curves(self) -> tuple[np.ndarray, np.ndarray]:
+        """steps (points,), episode_return (seeds, points): NaN until the first episode has ended."""
+        curves = [np.array([[float(row[1]), float(row[2])] for row in rows]).T for rows in self.rows.values()]
+        steps = curves[0][0]
+        return steps, np.array([np.interp(steps, *curve) for curve in curves])
+
+    def finals(self, column: int) -> np.ndarray:
+        """Each seed's end: column 2 is the mean of the last 100 training episodes, 3 of the evaluation."""
+        return np.array([float(rows[-1][column]) for rows in self.rows.values()])
+
+
+def csv_path(name: str, table: Path = TABLE) -> Path:
+    """Where the results of a run are: in the folder results/ beside the table."""
+    return table.parent / "results" / f"{name}.csv"
+
+
+def read_csv(path: Path) -> Results:
+    """Read one CSV file; lines of its head that begin with # say how it was made."""
+    if not path.exists():
+        return Results("", {}, {})
+    made, rows, how = {}, {}, ""
+    lines = path.read_text().splitlines()
+    while lines and lines[0].startswith("#"):
+        key, _, value = lines.pop(0).removeprefix("# ").partition(": ")
+        if key == "command":
+            how = value
+        elif key.startswith("seeds "):
+            made |= dict.fromkeys(parse_seeds(key.removeprefix("seeds ")), value)
+    for row in list(csv.reader(lines))[1:]:
+        rows.setdefault(int(row[0]), []).append(row)
+    return Results(how, made, dict(sorted(rows.items())))
+
+
+def write_csv(path: Path, results: Results) -> None:
+    """Write the file, seeds in order; killed at any moment, this leaves the old one or the new one, whole."""
+    same = {
+        made: [seed for seed in results.made if results.made[seed] == made] for made in results.made.values()
+    }
+    lines = [f"# command: {results.command}"]
+    lines += [
+        f"# seeds {format_seeds(seeds)}: {made}" for made, seeds in sorted(same.items(), key=lambda x: x[1])
+    ]
+    lines += [
+        ",".join(row) for row in [COLUMNS, *(row for _, rows in sorted(results.rows.items()) for row in rows)]
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text("\n".join(lines) + "\n")
+    os.replace(part, path)
+
+
+# Statistics
+
+
+def bootstrap(
+    values: np.ndarray, resamples: int = 10_000, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Percentile bootstrap of the mean over seeds, the first axis -> lower and upper end of the interval."""
+    values = np.asarray(values, float)
+    choices = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
+    counts = np.zeros((resamples, len(values)))  # how often each seed was drawn: means are one product
+    np.add.at(counts, (np.arange(resamples)[:, None], choices), 1)
+    means = counts @ values / len(values)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
+
+
+def iqm(values: np.ndarray) -> float:
+    """Interquartile mean: without the lowest and the highest quarter of the seeds, rounded down."""
+    cut = len(values) // 4
+    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+
+
+# Markdown
+
+
+def number(value: float, scale: float = 0) -> str:
+    """Four figures or so of the value, or fewer beside a larger one, with a true minus sign."""
+    scale = max(abs(value), scale)
+    digits = 0 if scale >= 1000 else 1 if scale >= 10 else 2
+    return f"{value:,.{digits}f}".replace("-", "−").replace(",", " " if abs(value) >= 10_000 else "")
+
+
+def count(steps: float) -> str:
+    """500000 -> 500k, 1500000 -> 1.5M; a last rollout that does not fit is no reason for 999k."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if steps >= 0.99 * size:
+            return f"{float(f'{steps / size:.2g}' if steps < 100 * size else round(steps / size)):g}{unit}"
+    return f"{steps:g}"
+
+
+def script_name(run: dict) -> str:
+    """What the reader knows a script by."""
+    if run["script"] == "sb3":
+        return f"stable-baselines3, as {run['like']}"
+    return run["script"] + (f" without [{run['without']}]" if "without" in run else "")
+
+
+def title(run: dict) -> str:
+    return run.get("title", run["env"])
+
+
+def brief(published: dict, run: dict) -> str:
+    """CleanRL 1443 (v4): label, value, and what is not as in our run."""
+    version = re.search(r"v\d+$", published["env"])
+    other = [version[0] if version else published["env"]] if published["env"] != run["env"] else []
+    if published["statistic"] != SAME:
+        other.append(published["statistic"].partition(",")[0])
+    if "steps" in published:
+        other.append(f"{count(published['steps'])} steps")
+    return f"{published['label']} {number(published['value'])}" + (f" ({', '.join(other)})" if other else "")
+
+
+def interval(values: np.ndarray) -> str:
+    """[low, high], or a dash for a single seed."""
+    ends = (number(end, np.abs(values).max()) for end in bootstrap(values))
+    return f"[{', '.join(ends)}]" if len(values) > 1 else "–"
+
+
+def summary(names: list[str], table: dict, results: dict[str, Results]) -> str:
+    """One row for each run: both statistics, and what others have published."""
+    lines = [
+        "| env | script | steps | seeds | last 100 training episodes | evaluation | published |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in list(results) if names == ["all"] else names:
+        run = find(table["runs"], name, "summary: run")
+        if name not in results:
+            continue
+        cells = []
+        for column in (2, 3):
+            values = results[name].finals(column)
+            scale = np.abs(values).max()
+            cells.append(f"**{number(values.mean(), scale)}** {interval(values)}")
+        others = "; ".join(brief(published, run) for published in run.get("published", []))
+        steps, seeds = results[name].curves()[0][-1], len(results[name].rows)
+        cells = [title(run), script_name(run), count(steps), str(seeds), *cells, others]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def details(name: str, run: dict, results: Results) -> str:
+    """Everything about one run."""
+    steps, seeds = results.curves()[0][-1], list(results.rows)
+    flags = f"`{run['flags']}`" if run.get("flags") else "the default flags"
+    lines = [
+        f"{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps, {len(seeds)} seeds"
+        f" ({format_seeds(seeds)}). {run.get('note', '')}".rstrip(),
+        f"\n```bash\npython benchmarks/learning_curves.py {name}\n```\n",
+        "| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
+    ]
+    episodes = re.search(r"--eval-episodes (\d+)$", results.command)
+    evaluation = f"{f'{episodes[1]} episodes of ' if episodes else ''}the evaluation"
+    for what, column in (("the last 100 training episodes", 2), (evaluation, 3)):
+        values = results.finals(column)
+        mean, std, middle, worst, best = (
+            number(x, np.abs(values).max())
+            for x in (
+                values.mean(),
+                values.std(ddof=len(values) > 1),
+                iqm(values),
+                values.min(),
+                values.max(),
+            )
+        )
+        lines.append(f"| {what} | {mean} ± {std} | {interval(values)} | {middle} | {worst}, {best} |")
+    if run.get("published"):
+        lines.append("\n| published | return | statistic | env | steps | seeds |\n|---|---|---|---|---|---|")
+    for other in run.get("published", []):
+        spread = f" ± {number(other['spread'], abs(other['value']))}" if "spread" in other else ""
+        cells = [
+            f"[{other['label']}]({other['source']})",
+            number(other["value"]) + spread,
+            other["statistic"],
+        ]
+        cells += [other["env"], count(other.get("steps", steps)), str(other["seeds"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    for what, column in (("last 100 training episodes", 2), ("evaluation", 3)):
+        values = results.finals(column)
+        returns = ", ".join(number(value, np.abs(values).max()) for value in values)
+        lines.append(f"\nEach seed in turn, {what}: {returns}.")
+    if results.command:
+        lines.append(f"\nMade with `python {results.command}`.")
+    for made in dict.fromkeys(results.made.values()):
+        lines.append(
+            f"Seeds {format_seeds([seed for seed in seeds if results.made.get(seed) == made])}: {made}."
+        )
+    return "\n".join(lines)
+
+
+def picture(name: str, table: dict, results: dict[str, Results], page: Path) -> str:
+    """HTML that shows the light or the dark file, whichever suits the page."""
+    shown = find(table["pictures"], name, "picture")
+    panels = sum(run in results for run in shown.get("curves", []))
+    if not panels and not any(run in results for run in shown.get("finals", [])):
+        return "No results yet."
+    width = 850 * min(panels, shown.get("columns", 3)) // 3 if panels else 850
+    folder = os.path.relpath(ROOT / "docs/pictures", page.parent)
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{folder}/{name}_dark.png">\n'
+        f'  <img alt="{shown["alt"]}" src="{folder}/{name}_light.png" width="{width}">\n</picture>'
+    )
+
+
+def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str:
+    """The text of a page, with what stands between its markers made anew."""
+
+    def generate(match: re.Match) -> str:
+        kind, *names = match[1].split()
+        if kind == "summary":
+            new = summary(names, table, results)
+        elif kind == "picture":
+            new = picture(names[0], table, results, page)
+        else:
+            run = find(table["runs"], kind, f"{page.name}: marker")
+            new = details(kind, run, results[kind]) if kind in results else "No results yet."
+        return f"<!-- begin {match[1]} -->\n{new}\n<!-- end {match[1]} -->"
+
+    return re.sub(r"<!-- begin (.+?) -->\n.*?<!-- end \1 -->", generate, text, flags=re.S)
+
+
+def pages() -> dict[Path, str]:
+    """Each page that has markers, as it should be."""
+    table = read_table()
+    results = {name: read_csv(csv_path(name)) for name in table["runs"]}
+    results = {name: result for name, result in results.items() if result.rows}
+    texts = {page: page.read_text() for page in PAGES}
+    for name in results:
+        if f"<!-- begin {name} -->" not in texts[PAGES[0]]:
+            heading = f"{title(table['runs'][name])}, {script_name(table['runs'][name])}"
+            texts[PAGES[0]] += f"\n### {heading}\n\n<!-- begin {name} -->\n<!-- end {name} -->\n"
+    return {page: fill(page, text, table, results) for page, text in texts.items()}
+
+
+def main() -> None:
+    """Write the pages."""
+    for page, text in pages().items():
+        if text != page.read_text():
+            page.write_text(text)
+            print(f"{page.relative_to(ROOT)} is new")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Train stable-baselines3's PPO as one of the scripts would: same env, hyper-parameters and statistics.
+
+    pip install -r benchmarks/requirements.txt
+    python benchmarks/run_sb3.py ppo_discrete.py --env-id CartPole-v1 --seed 2    # the script's own flags
+
+Its run folder has args.json and TensorBoard events like the script's, and the last lines are the returns of
+the evaluation, so that benchmarks/learning_curves.py takes it for one more script. It cannot be resumed.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def make_peer_envs(script: str, args, num_envs: int, seed: int):
+    """stable-baselines3's envs for the Args of a script."""
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+    if script == "ppo_atari":
+        import ale_py
+        import gymnasium as gym
+
+        gym.register_envs(ale_py)
+        return VecFrameStack(make_atari_env(args.env_id, num_envs, seed=seed), 4)
+    envs = make_vec_env(args.env_id, num_envs, seed=seed)
+    return VecNormalize(envs, gamma=args.gamma) if script == "ppo_continuous" else envs
+
+
+def make_peer(script: str, args, seed: int):
+    """stable-baselines3's PPO for the Args of a script."""
+    from stable_baselines3 import PPO
+
+    return PPO(
+        "CnnPolicy" if script == "ppo_atari" else "MlpPolicy",
+        make_peer_envs(script, args, args.num_envs, seed),
+        n_steps=args.num_steps,
+        batch_size=args.num_envs * args.num_steps // args.num_minibatches,
+        n_epochs=args.update_epochs,
+        learning_rate=lambda remaining: args.learning_rate * (remaining if args.anneal_lr else 1),
+        gamma=args.gamma,
+        gae_lambda=args.gae_lambda,
+        clip_range=lambda remaining: args.clip_coef * (remaining if args.anneal_clip else 1),
+        clip_range_vf=args.vf_clip_coef,
+        normalize_advantage=args.norm_adv,
+        ent_coef=args.ent_coef,
+        vf_coef=args.vf_coef / 2,  # its value loss is the squared error, ours half of it
+        max_grad_norm=args.max_grad_norm,
+        device="cpu",
+        seed=seed,
+    )
+
+
+def evaluate(script: str, agent, args) -> list[float]:
+    """Returns of eval_episodes whole episodes, actions sampled, normalisation as it was at the end."""
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    envs = make_peer_envs(script, args, args.eval_episodes, 10_000 * (args.seed + 1))
+    if isinstance(envs, VecNormalize):
+        envs.obs_rms, envs.training, envs.norm_reward = agent.get_vec_normalize_env().obs_rms, False, False
+    returns, _ = evaluate_policy(
+        agent, envs, args.eval_episodes, deterministic=args.eval_greedy, return_episode_rewards=True
+    )
+    return returns
+
+
+def train(script: str, args, run_dir: Path) -> list[float]:
+    """Train, log the mean return of the last 100 episodes each iteration -> returns of the evaluation."""
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from torch.utils.tensorboard import SummaryWriter
+
+    class Log(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            episodes = [episode["r"] for episode in self.model.ep_info_buffer]
+            mean = sum(episodes) / len(episodes) if episodes else float("nan")
+            writer.add_scalar("episode_return", mean, self.num_timesteps)
+
+    torch.set_num_threads(args.threads)
+    writer = SummaryWriter(run_dir)
+    rollout = args.num_envs * args.num_steps
+    agent = make_peer(script, args, args.seed)
+    agent.learn(args.total_timesteps // rollout * rollout, callback=Log())
+    writer.close()
+    return evaluate(script, agent, args)
+
+
+def main() -> None:
+    """Read the flags of the script named first, and train."""
+    known = ("ppo_discrete.py", "ppo_continuous.py", "ppo_atari.py")
+    if len(sys.argv) < 2 or sys.argv[1] not in known:
+        print(f"run_sb3.py: the first argument is one of {', '.join(known)}", file=sys.stderr)
+        raise SystemExit(2)
+    script = importlib.import_module(sys.argv[1].removesuffix(".py"))
+    args = tyro.cli(script.Args, args=sys.argv[2:])
+    script.check(args)
+    run_dir = script.make_run_dir(args)
+    returns = train(script.__name__, args, run_dir)
+    print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
+    mean = sum(returns) / len(returns)
+    print(f"mean return {mean:.1f} in {len(returns)} episodes of evaluation; see {run_dir}")
+
+
+if __name__ == "__main__":
+    main()

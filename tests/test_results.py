@@ -1,0 +1,211 @@
+"""Results: no number or picture without its CSV file, statistics by hand, runs that go on after a kill."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import learning_curves
+import numpy as np
+import plot
+import pytest
+import results
+from PIL import Image
+
+import ppo_discrete
+
+TABLE = results.read_table()
+TINY = """
+[runs.tiny]
+script = "ppo_discrete.py"
+env = "CartPole-v1"
+flags = "--total-timesteps 16_384 --checkpoints 8"
+seeds = "3"
+eval_episodes = 2
+"""
+MISTAKEN = """
+[runs.other]
+script = "nothing.py"
+env = "A-v0"
+seeds = "1"
+[runs.gone]
+script = "ppo_discrete.py"
+without = "D99"
+env = "A-v0"
+seeds = "1"
+[runs.done]
+script = "ppo_discrete.py"
+env = "A-v0"
+seeds = "1"
+"""
+
+
+def test_pages_are_what_the_csv_files_say():
+    """Also: every run of the table that has results is in docs/results.md."""
+    for page, text in results.pages().items():
+        assert text == page.read_text(), f"{page.name} is not up to date: python benchmarks/results.py"
+
+
+def test_a_number_without_its_csv_file_is_found(monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    text = "By hand.\n<!-- begin cartpole -->\n| 501.0 |\n<!-- end cartpole -->\n"
+    data = {"cartpole": results.read_csv(results.csv_path("cartpole"))}
+    filled = results.fill(page, text, TABLE, data)
+    assert filled.startswith("By hand.\n<!-- begin cartpole -->\nCartPole-v1")
+    assert "501.0" not in filled
+    assert results.fill(page, filled, TABLE, data) == filled
+
+
+@pytest.mark.parametrize("name", TABLE["pictures"])
+def test_pictures_show_what_the_csv_files_say(name):
+    shown = plot.panels(TABLE["pictures"][name], TABLE)
+    for theme in plot.THEMES:
+        path = plot.FOLDER / f"{name}_{theme}.png"
+        assert path.exists() == bool(shown)
+        if shown:
+            assert Image.open(path).text["Fingerprint"] == plot.fingerprint(shown), (
+                "python benchmarks/plot.py"
+            )
+
+
+def test_a_changed_number_changes_the_fingerprint():
+    shown = plot.panels({"finals": ["cartpole"]}, TABLE)
+    before = plot.fingerprint(shown)
+    shown[0]["finals"][0] -= 1
+    assert plot.fingerprint(shown) != before
+
+
+def test_bootstrap_is_the_distribution_of_resampled_means():
+    """Of few values all resamples can be written down."""
+    assert results.bootstrap([0.0, 3.0, 9.0]) == (0, 9)  # three times the same: 1 of 27, more than 2.5 %
+    assert results.bootstrap([7.0, 7.0, 7.0]) == (7, 7)
+    values = [1.0, 2.0, 4.0, 8.0, 16.0]
+    means = [np.mean(choice) for choice in itertools.product(values, repeat=5)]
+    np.testing.assert_allclose(results.bootstrap(values), np.quantile(means, [0.025, 0.975]), atol=0.21)
+    curves = np.array([values, values[::-1]]).T
+    low, high = results.bootstrap(curves)
+    assert (low[0], high[0]) == results.bootstrap(values)
+    assert low.shape == high.shape == (2,)
+
+
+def test_iqm_leaves_out_a_quarter_on_either_side():
+    assert results.iqm(np.array([1000, 3, 1, 2])) == 2.5
+    assert results.iqm(np.array([-1000, 5, 6, 7, 8, 3, 4, 9, 1, 1000])) == (3 + 4 + 5 + 6 + 7 + 8) / 6
+    assert results.iqm(np.array([1.0, 2.0, 6.0])) == 3  # too few to leave any out
+
+
+def test_numbers_as_they_are_printed():
+    assert [results.number(x) for x in (2136.4, -83.24, 0.984, 497.5)] == ["2136", "−83.2", "0.98", "497.5"]
+    assert results.number(-2.27, scale=80) == "−2.3"
+    assert [results.count(x) for x in (499_712, 999_424, 199_936, 10e6)] == ["500k", "1M", "200k", "10M"]
+    assert results.parse_seeds("1-3,7, 9-9") == [1, 2, 3, 7, 9]
+    assert results.format_seeds([7, 1, 2, 3]) == "1-3, 7"
+
+
+def test_labels_do_not_touch():
+    assert plot.spread([0.1, 0.5], 0.2, 1) == [0.1, 0.5]
+    np.testing.assert_allclose(plot.spread([0.5, 0.5, 0.5], 0.2, 1), [0.3, 0.5, 0.7])
+    np.testing.assert_allclose(plot.spread([0.5, 0.9, 0.95], 0.2, 0.97), [0.5, 0.77, 0.97])
+
+
+def test_csv_files_say_how_they_were_made_or_not(tmp_path):
+    """Files from before there was a header are read as well."""
+    path = tmp_path / "results/old.csv"
+    path.parent.mkdir()
+    path.write_text(
+        "seed,steps,episode_return,eval_return\n2,5,nan,\n2,10,2.50,3.00\n1,5,1.00,\n1,10,1.50,2.00\n"
+    )
+    old = results.read_csv(path)
+    assert (old.command, old.made, list(old.rows)) == ("", {}, [1, 2])
+    assert old.finals(2).tolist() == [1.5, 2.5]
+    assert old.finals(3).tolist() == [2, 3]
+    steps, curves = old.curves()
+    np.testing.assert_array_equal(steps, [5, 10])
+    np.testing.assert_array_equal(curves, [[1, 1.5], [np.nan, 2.5]])
+    new = old._replace(command="a.py --b", made={1: "commit x, y", 2: "commit x, y"})
+    results.write_csv(path, new)
+    assert path.read_text().startswith("# command: a.py --b\n# seeds 1-2: commit x, y\nseed,steps,")
+    assert results.read_csv(path) == new
+
+
+def test_no_seed_is_for_search_and_for_report():
+    for name, run in TABLE["runs"].items():
+        assert not set(results.parse_seeds(run["seeds"])) & set(range(1001, 2001)), name
+
+
+@pytest.mark.parametrize(
+    "flags, mistake",
+    [
+        (["tinny"], "run tinny is not known; tiny?"),
+        (["tiny", "--seeds", "3-1"], "seeds 3-1 are not like 1-10"),
+        (["tiny", "--workers", "0"], "--workers 0 is not at least 1"),
+        (["--table", "nowhere.toml"], "nowhere.toml"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["other"], "there is no nothing.py"),
+        (["gone"], "has 0 lines with the tag [D99]"),
+        (["done"], "made with other.py, not ppo_discrete.py"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys, flags, mistake):
+    (tmp_path / "runs.toml").write_text(TINY + MISTAKEN)
+    done = results.Results("other.py", {1: "x"}, {1: [["1", "2", "3", "4"]]})
+    results.write_csv(tmp_path / "results/done.csv", done)
+    monkeypatch.setattr(sys, "argv", ["learning_curves.py", "--table", str(tmp_path / "runs.toml"), *flags])
+    with pytest.raises(SystemExit) as error:
+        learning_curves.main()
+    assert error.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert mistake in line
+
+
+@pytest.mark.parametrize(
+    "entry, mistake",
+    [
+        ('script = "a.py"\nenv = "A-v0"', "run new lacks seeds"),
+        ('script = "a.py"\nenv = "A-v0"\nseeds = "1"\nflag = ""', "key flag is not known; flags?"),
+        ('script = "sb3"\nenv = "A-v0"\nseeds = "1"', "takes like"),
+        ("script = ", "Invalid value"),
+    ],
+)
+def test_mistakes_in_the_table_are_told_in_one_line(tmp_path, capsys, entry, mistake):
+    path = tmp_path / "runs.toml"
+    path.write_text(f"[runs.new]\n{entry}\n")
+    with pytest.raises(SystemExit) as error:
+        results.read_table(path)
+    assert error.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert mistake in line
+
+
+def test_a_killed_benchmark_goes_on(tmp_path):
+    """kill -9 of everything in the middle of a run; the same command ends with the curve of a whole run."""
+    program, log = results.ROOT / "benchmarks/learning_curves.py", tmp_path / "runs/tiny/3.log"
+    (tmp_path / "runs.toml").write_text(TINY)
+
+    def start():
+        line = [sys.executable, program, "--table", tmp_path / "runs.toml", "--runs", tmp_path / "runs"]
+        return subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE, text=True)
+
+    killed = start()
+    while not log.exists() or "8,192 steps" not in log.read_text():
+        assert killed.poll() is None
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not (tmp_path / "results").exists()
+    again = start()
+    flags = dict(
+        total_timesteps=16_384, seed=3, checkpoints=8, eval_episodes=2, run_dir=str(tmp_path / "whole")
+    )
+    _, whole = ppo_discrete.train(ppo_discrete.Args(**flags))
+    assert "tiny, seed 3: last 100 episodes" in again.communicate()[0]
+    assert len(list((tmp_path / "runs/tiny/3").glob("events*"))) == 2  # it went on, not back
+    rows = [["3", str(row["steps"]), learning_curves.write(row["episode_return"]), ""] for row in whole]
+    rows[-1][3] = learning_curves.write(whole[-1]["eval_return"])
+    got = results.read_csv(tmp_path / "results/tiny.csv")
+    assert got.rows == {3: rows}
+    assert got.made == {3: json.loads(log.read_text().splitlines()[0])["made"]}
+    assert "seeds 3 are there" in start().communicate()[0]  # and nothing is done twice
