@@ -11,7 +11,7 @@
 #     "wandb==0.31.0",
 # ]
 # ///
-"""Group Relative Policy Optimization (arXiv 2402.03300) for language models, the whole algorithm in one file.
+"""Group Relative Policy Optimization (arXiv 2402.03300), the whole algorithm in one file.
 
     python variants/grpo.py                                     # a new small model learns to sort digits
     python variants/grpo.py --model NAME --task spell_backward --sft-steps 0 --learning-rate 1e-6
@@ -127,25 +127,23 @@ def grpo_loss(dist: Distribution, batch: Batch, clip_coef: float, args: Args) ->
     logprob = dist.log_prob(batch.actions)
     log_ratio = logprob - batch.logprobs
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef / args.clip_coef * args.clip_coef_high)  # [G3]
-    policy_loss = -torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)  # [D08]
-    log_ref = batch.ref_logprobs - logprob
-    ref_kl = ratio * (log_ref.exp() - 1 - log_ref)  # [L5] KL(new, reference), by its gradient, too
-    entropy = dist.entropy()
+    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + args.clip_coef_high)  # [G3]
     rows = (1 / batch.lengths).sum()
     sizes = {"token": len(ratio), "sequence": rows * batch.lengths, "constant": rows * args.max_new_tokens}
+    weights = 1 / sizes[args.loss_norm]  # [G4]
+    gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)
+    policy_loss = -(weights * gain).sum()  # [D08]
+    entropy = dist.entropy().mean()
+    log_ref = batch.ref_logprobs - logprob
+    ref_kl = (
+        weights * ratio * (log_ref.exp() - 1 - log_ref)
+    ).sum()  # [L5] KL(new, reference), by its gradient, too
     loss = policy_loss + args.kl_coef * ref_kl - args.ent_coef * entropy  # [D10]
-    loss = (loss / sizes[args.loss_norm]).sum()  # [G4]
-    kl = ratio - 1 - log_ratio  # KL(old, new): an unbiased estimate that is never negative
-    clip_frac = ((ratio < 1 - clip_coef) | (ratio > 1 + args.clip_coef_high)).float()
-    metrics = {
-        "policy_loss": policy_loss,
-        "entropy": entropy,
-        "kl": kl,
-        "clip_frac": clip_frac,
-        "ref_kl": ref_kl,
-    }
-    return loss, {name: metric.detach().mean() for name, metric in metrics.items()}  # [D12]
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = (ratio != clipped_ratio).float().mean()
+    metrics = {"policy_loss": policy_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
 
 
 class Agent(nn.Module):
@@ -243,7 +241,7 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
 
 
 def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of grpo_loss to the agent's -> its metrics; nothing outside of the mask has a part."""
+    """Add the gradients of grpo_loss to the agent's -> its metrics; outside of the mask nothing counts."""
     dist = agent(batch.tokens, batch.attended, batch.mask)
     batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))
     loss, metrics = grpo_loss(dist, batch, clip_coef, args)
@@ -313,13 +311,12 @@ def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
 
 
 def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: list[str]) -> list:
-    """What the reward function says: a score for each completion."""
+    """What the reward function says: a score for each completion, or a list of them, one for each token."""
     columns = {name: [problem.get(name) for problem in problems] for name in problems[0]}
     scores = task.reward(columns.pop("prompt"), completions, completion_ids=rows, **columns)
-    if any(map(np.ndim, scores)):
-        refuse("--reward: a group compares whole completions, so that scores for tokens are for ppo_llm.py")
-    if len(scores) != len(rows):
-        refuse("--reward does not return a score for each completion")
+    wanted = [len(row) if np.ndim(score) else 1 for score, row in zip(scores, rows, strict=False)]
+    if len(scores) != len(rows) or [np.size(score) for score in scores] != wanted:
+        refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
     if not all(np.isfinite(score).all() for score in scores):
         refuse("--reward returns a score that is not finite")
     return scores
@@ -437,6 +434,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 ref_logprobs[mask] = Categorical(logits=logits).log_prob(actions[mask])
 
         # update
+        if any(map(np.ndim, scores)):
+            refuse("--reward: groups compare whole completions; scores of tokens are for ppo_llm.py")
         scores = np.array(scores, np.float32)
         advantages = group_advantages(scores, args.group_size, args.norm_adv)
         advantages, lengths = (on_device(x)[:, None].expand(mask.shape) for x in (advantages, mask.sum(1)))
@@ -456,15 +455,15 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         # log
         steps += N
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
-        for name, x in {"score": scores, **row}.items():
+        for name, x in row.items():
             if not np.isfinite(x).all():  # told before it can reach a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["signal"] = float(np.ptp(scores.reshape(-1, args.group_size), axis=1).astype(bool).mean())
-        row["score"] = float(np.mean(scores))
+        row["score"] = float(np.mean([np.sum(score) for score in scores]))
         row["exact"] = float(
             np.mean([x.strip() == y.get("answer") for x, y in zip(completions, problems, strict=True)])
         )
-        row["finished"] = torch.isin(actions[range(N), lengths[:, 0] - 1], agent.ends).float().mean().item()
+        row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["tokens_per_second"] = mask.sum().item() / (time.perf_counter() - start)
@@ -508,7 +507,7 @@ def check(args: Args) -> None:
     highest |= {"threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
         low = (
-            1 if name.startswith(("num_", "total_", "max_new", "group", "update_", "threads")) else 0
+            1 if name.startswith(("num_", "total_", "max_new", "update_", "threads")) else 0
         )  # counts start at 1
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
@@ -517,10 +516,8 @@ def check(args: Args) -> None:
         refuse(f"--total-episodes {args.total_episodes} is less than --num-envs {args.num_envs}")
     if args.num_envs % args.num_minibatches:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} completions")
-    if args.num_envs % args.group_size or args.group_size < 2:
-        refuse(
-            f"--group-size {args.group_size} does not divide {args.num_envs} completions into groups of 2+"
-        )
+    if args.group_size < 2 or args.num_envs % args.group_size:
+        refuse(f"--group-size {args.group_size} does not make {args.num_envs} completions groups of 2+")
     if args.loss_norm not in ("token", "sequence", "constant"):
         refuse(f"--loss-norm {args.loss_norm} is not token, sequence or constant")
     if args.temperature == 0:

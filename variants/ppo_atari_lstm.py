@@ -143,7 +143,7 @@ def ppo_loss(
     entropy = dist.entropy().mean()
     loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
     kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
-    clip_frac = ((ratio - 1).abs() > clip_coef).float().mean()
+    clip_frac = (ratio != clipped_ratio).float().mean()
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
     metrics |= {"kl": kl, "clip_frac": clip_frac}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]

@@ -152,7 +152,7 @@ def ppo_loss(
     if not args.kl_in_reward:
         loss = loss + args.kl_coef * ref_kl
     kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
-    clip_frac = ((ratio - 1).abs() > clip_coef).float().mean()
+    clip_frac = (ratio != clipped_ratio).float().mean()
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
     metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
@@ -260,7 +260,7 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
 
 
 def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's -> its metrics; nothing outside of the mask has a part."""
+    """Add the gradients of ppo_loss to the agent's -> its metrics; outside of the mask nothing counts."""
     dist, value = agent(batch.tokens, batch.attended, batch.mask)
     batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
@@ -453,11 +453,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # update
         rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
-        lengths = mask.sum(1).cpu().numpy()
-        dones[lengths - 1, range(N)] = 1
-        for n, (score, length) in enumerate(zip(scores, lengths, strict=True)):
-            given = slice(0, length) if np.ndim(score) else length - 1  # a score for each token, or [L9]
-            rewards[given, n] = score
+        for n, (score, row) in enumerate(zip(scores, rows, strict=True)):
+            dones[len(row) - 1, n] = 1
+            rewards[slice(len(row)) if np.ndim(score) else len(row) - 1, n] = score  # [L9] or one a token
         if args.kl_in_reward:
             rewards -= args.kl_coef * (logprobs - ref_logprobs).T.cpu().numpy()
         padded = np.vstack([values.T.cpu().numpy(), np.zeros((1, N), np.float32)])  # nothing comes after T
@@ -479,7 +477,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         # log
         steps += N
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
-        for name, x in {"reward": rewards, **row}.items():
+        for name, x in row.items():
             if not np.isfinite(x).all():  # told before it can reach a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
@@ -487,10 +485,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         row["exact"] = float(
             np.mean([x.strip() == y.get("answer") for x, y in zip(completions, problems, strict=True)])
         )
-        row["finished"] = torch.isin(actions[range(N), lengths - 1], agent.ends).float().mean().item()
-        row["length"] = float(np.mean(lengths))
+        row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
+        row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["tokens_per_second"] = lengths.sum() / (time.perf_counter() - start)
+        row["tokens_per_second"] = mask.sum().item() / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
         for name, metric in row.items():
             writer.add_scalar(name, metric, steps)

@@ -13,7 +13,7 @@
 #     "moviepy==2.2.1",
 # ]
 # ///
-"""Trust Region Policy Optimization (arXiv 1502.05477) for continuous actions, the whole algorithm in one file.
+"""Trust Region Policy Optimization (arXiv 1502.05477) for continuous actions, all of it in one file.
 
     python variants/trpo.py                                    # HalfCheetah-v5, 1,000,000 steps
     python variants/trpo.py --env-id Hopper-v5 --seed 2        # --help lists every flag
@@ -229,7 +229,7 @@ class Agent(nn.Module):
 
 
 def improve(agent: Agent, batch: Batch, args: Args) -> dict:
-    """Move the policy along the natural gradient, as far as the KL may go and the surrogate rises -> metrics."""
+    """Move the policy along the natural gradient, as far as KL and surrogate allow -> metrics."""
     parameters = [*agent.actor.parameters(), agent.log_std]
     before, dist = parameters_to_vector(parameters).detach(), agent.policy(batch.obs)
     with torch.no_grad():
