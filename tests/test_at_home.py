@@ -1,0 +1,381 @@
+"""A file that is carried away, a checkpoint that was damaged, a screen that is narrow: what a user meets."""
+
+import ast
+import inspect
+import io
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import tomllib
+from dataclasses import replace
+from fcntl import ioctl
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, SCRIPTS, VECTOR, name_of, toy
+from gymnasium.spaces import Box, Discrete
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_operations import command_line, flags_of  # noqa: F401
+from test_train import same_weights
+from torch import distributed
+
+import ppo_atari
+import ppo_continuous
+import ppo_discrete
+import reinforce_baseline
+from variants import ppo_masked
+
+# ---- one file, alone
+
+PACKAGES = {"ale_py": "ale-py"}  # where the name of a module is not that of its package
+ALL_FILES = [
+    ROOT / f"{name}.py" for name in ("reinforce_baseline", "ppo_discrete", "ppo_continuous", "ppo_atari")
+]
+ALL_FILES += sorted((ROOT / "variants").glob("*.py"))
+
+
+def block_of(path):
+    """The PEP 723 block at the top of a script."""
+    match = re.match(r"# /// script\n((?:# .*\n|#\n)+?)# ///\n", path.read_text())
+    return tomllib.loads("".join(line[2:] + "\n" for line in match[1].splitlines()))
+
+
+def pins(lines):
+    return dict(re.fullmatch(r"([\w.-]+)(?:\[.*\])?==(\S+)", line).groups() for line in lines)
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: path.stem)
+def test_a_file_knows_what_it_needs(path):
+    """Its block names what it imports, no more, at the versions of the requirements."""
+    block = block_of(path)
+    assert block["requires-python"] == ">=3.11"
+    files = (ROOT / "requirements.txt", ROOT / "variants/requirements.txt")
+    pinned = pins(line.strip() for file in files for line in file.open() if line[0] not in "#-\n")
+    wanted = pins(block["dependencies"])
+    assert wanted.items() <= pinned.items()
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    roots = {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names)
+    roots |= {"tensorboard"} & {"tensorboard" for module in modules if module.endswith("tensorboard")}
+    roots |= {"moviepy" for word in ("RecordVideo", "save_video") if word in path.read_text()}
+    roots |= {"mujoco" for module in ("ppo_continuous", "trpo") if path.stem == module}
+    optional = {"reasoning_gym"}
+    assert {PACKAGES.get(root, root) for root in roots} - optional == set(wanted)
+
+
+@pytest.mark.slow
+def test_a_file_alone_runs_by_uv(tmp_path):
+    """In an empty folder, with nothing but uv: it downloads some gigabytes."""
+    (tmp_path / "ppo_discrete.py").write_bytes((ROOT / "ppo_discrete.py").read_bytes())
+    command = [sys.executable, "-m", "uv", "run", "ppo_discrete.py", "--total-timesteps", "1024"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].startswith("mean return ")
+
+
+def test_the_code_of_the_documents_runs(tmp_path, monkeypatch, make_args):
+    """README: train, load, act. docs/operations.md: an action for one observation."""
+    monkeypatch.chdir(tmp_path)
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    names = {}
+    exec(code.replace("20_000", "512"), names)
+    assert names["envs"].single_action_space.contains(names["action"].numpy()[0])
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.S)
+    ppo_continuous.train(make_args(ppo_continuous, iterations=1, run_dir="runs/other"))
+    names = {"ppo_continuous": ppo_continuous, "torch": torch, "obs": np.zeros(3)}
+    exec(code.replace("runs/mine", "runs/other"), names)
+    assert names["action"].shape == (1,)
+
+
+# ---- envs
+
+
+def test_arguments_of_the_env(make_args):
+    args = make_args(ppo_discrete, env_id="FrozenLake-v1", env_kwargs='{"map_name": "8x8"}', iterations=1)
+    agent, _ = ppo_discrete.train(args)
+    assert agent.actor[0].in_features == 64
+    game = ppo_atari.Args(env_id="Breakout", threads=1, env_kwargs='{"life_loss_info": true}')
+    assert ppo_atari.make_envs(game, 1).spec.kwargs["life_loss_info"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"env_kwargs": "{map: 8}"}, "--env-kwargs {map: 8}: Expecting property name"),
+        ({"env_kwargs": "5"}, "--env-kwargs 5: "),
+        ({"env_kwargs": '{"no_such": 1}'}, "no_such"),
+        ({"env_id": ":"}, "--env-id :"),
+        ({"env_id": "a:b:c-v0"}, "--env-id a:b:c-v0"),
+        ({"env_id": ".x:Foo-v0"}, "--env-id .x:Foo-v0"),
+    ],
+)
+@pytest.mark.parametrize("script", VECTOR, ids=name_of)
+def test_envs_that_cannot_be_made(script, flags, message, make_args, capsys):
+    args = make_args(script, **flags)
+    with pytest.raises(SystemExit) as exit:
+        script.train(args)
+    out, err = capsys.readouterr()
+    assert (exit.value.code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not Path(args.run_dir).exists()
+
+
+@pytest.mark.parametrize("flags", [["--resume", ""], ["--resume="], ["--env-id", ""]])
+def test_an_empty_value_is_a_mistake(flags, command_line):  # noqa: F811
+    code, out, err = command_line(ppo_discrete, *flags)
+    assert (code, out, err) == (2, "", "ppo_discrete.py: an empty value on the command line\n")
+
+
+def test_too_little_memory_is_told_in_a_line(make_args, command_line, monkeypatch):  # noqa: F811
+    args = make_args(ppo_discrete, num_steps=10**11, total_timesteps=10**12, num_minibatches=4)
+    code, _, err = command_line(ppo_discrete, *flags_of(args))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not enough memory" in err
+
+
+# ---- none of some
+
+
+def test_no_evaluation_and_no_checkpoint_but_the_last(script, make_args, record):
+    saves, played = record(script, "save"), record(script, "evaluate")
+    args = make_args(script, checkpoints=0, eval_episodes=0)
+    _, log = script.train(args)
+    assert [iteration for (_, _, iteration, *_), _ in saves] == [4]
+    assert not played and "eval_return" not in log[-1]
+
+
+# ---- checkpoints
+
+
+def test_each_damaged_byte_is_refused_or_harmless(make_args, command_line):  # noqa: F811
+    """Wherever in the file it is flipped."""
+    args = make_args(ppo_discrete, iterations=1)
+    agent, _ = ppo_discrete.train(args)
+    path = Path(args.run_dir, "checkpoint.pt")
+    whole, refused = path.read_bytes(), 0
+    for position in np.random.default_rng(0).integers(len(whole), size=60).tolist():
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 64]) + whole[position + 1 :])
+        copy = ppo_discrete.Agent(ppo_discrete.make_envs(args, 1))
+        try:
+            ppo_discrete.load(args.run_dir, agent=copy)
+            assert same_weights(agent, copy)
+        except SystemExit as exit:
+            assert exit.code == 2
+            refused += 1
+    assert refused > 40
+
+
+def test_a_checkpoint_with_unknown_flags_is_refused(make_args, command_line):  # noqa: F811
+    args = make_args(ppo_discrete, iterations=1)
+    ppo_discrete.train(args)
+    path = Path(args.run_dir, "checkpoint.pt")
+    state = torch.load(path, weights_only=True)
+    state["args"]["of_the_future"] = 1
+    torch.save(state, path)
+    for flag in ("--resume", "--evaluate"):
+        code, out, err = command_line(ppo_discrete, flag, args.run_dir)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "of_the_future" in err
+
+
+HOLD_THE_LOCK = """
+import sys, filelock
+lock = filelock.FileLock(sys.argv[1] + "/lock")
+lock.acquire()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_that_is_being_written_is_refused(script, make_args, capsys):
+    args = make_args(script, iterations=1)
+    script.train(args)
+    command = [sys.executable, "-c", HOLD_THE_LOCK, args.run_dir]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        capsys.readouterr()
+        longer = replace(args, resume=args.run_dir, run_dir="", total_timesteps=2 * args.total_timesteps)
+        with pytest.raises(SystemExit) as exit:
+            script.train(longer)
+        assert exit.value.code == 2
+        assert "another process is at work there" in capsys.readouterr().err
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    script.train(longer)  # the other has ended
+
+
+def test_args_json_follows_a_resume(make_args):
+    args = make_args(ppo_discrete, iterations=1)
+    ppo_discrete.train(args)
+    longer = replace(args, resume=args.run_dir, run_dir="", total_timesteps=128, gamma=0.5)
+    ppo_discrete.train(longer)
+    assert json.loads(Path(args.run_dir, "args.json").read_text())["gamma"] == 0.5
+
+
+# ---- what was earned
+
+
+def test_a_film_that_fails_costs_a_line(make_args, monkeypatch, capsys):
+    """Only after the evaluation has been printed."""
+    original = ppo_discrete.evaluate
+
+    def evaluate(agent, args, video_dir=None):
+        if video_dir:
+            assert "mean return" in sys.stdout.getvalue()
+            raise RuntimeError("no display")
+        return original(agent, args)
+
+    monkeypatch.setattr(ppo_discrete, "evaluate", evaluate)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    _, log = ppo_discrete.train(make_args(ppo_discrete, iterations=1, capture_video=True))
+    assert "eval_return" in log[-1]
+    assert capsys.readouterr().err == "no video: RuntimeError: no display\n"
+
+
+def test_flags_and_lengths_are_in_tensorboard(script, make_args):
+    args = make_args(script, env_id=toy(script, "Terminates"), gamma=0.5)
+    _, log = script.train(args)
+    assert log[-1]["episode_length"] == 3
+    events = EventAccumulator(args.run_dir).Reload()
+    assert '"gamma": 0.5' in events.Tensors("args/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert events.Scalars("episode_length")[-1].value == 3
+
+
+def test_episodes_that_do_not_fit_are_told_of(make_args, capsys):
+    ppo_discrete.train(make_args(ppo_discrete, env_id="CartPole-v1", checkpoints=4))
+    message = "episodes of over 16 steps will not be counted; fewer --checkpoints helps"
+    assert message in capsys.readouterr().out
+    ppo_discrete.train(make_args(ppo_discrete, env_id="toy/TimesOut-v0"))
+    assert "will not be counted" not in capsys.readouterr().out
+
+
+# ---- the screen
+
+
+def on_a_terminal(columns, *command):
+    """What a terminal of that width is sent, line by line."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    sent = b""
+    while process.poll() is None or select.select([ours], [], [], 0)[0]:
+        try:
+            sent += os.read(ours, 65536)
+        except OSError:
+            break
+    os.close(ours)
+    assert process.wait() == 0, sent.decode()
+    return re.split(r"[\r\n]+", sent.decode())
+
+
+def test_the_bar_fits_80_columns(make_args):
+    args = make_args(ppo_discrete, iterations=64)
+    lines = on_a_terminal(80, sys.executable, ppo_discrete.__file__, *flags_of(args))
+    bars = [line for line in lines if line.startswith("|")]
+    assert bars and max(map(len, bars)) <= 80
+    assert re.match(r"\|\S+ *\| 4.10k of 4.10k, \S+/s, 00:00, episode_return \S+  kl \S+", bars[-1])
+
+
+# ---- causes by name
+
+
+class Odd(gym.Env):
+    """One number is odd, once: in an observation, in the last one before the time limit, or as a reward."""
+
+    observation_space, action_space = Box(-np.inf, np.inf, (2,), np.float64), Discrete(2)
+
+    def __init__(self, obs=0.0, final_obs=0.0, reward=0.0):
+        self.odd = obs, final_obs, reward
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(2), {}
+
+    def step(self, action):
+        self.t += 1
+        obs, final_obs, reward = self.odd
+        return np.array([0.0, final_obs if self.t == 5 else obs]), float(reward), False, self.t == 5, {}
+
+
+class OddContinuous(Odd):
+    action_space = Box(-1, 1, (1,))
+
+
+gym.register("toy/Odd-v0", Odd)
+gym.register("toy/OddContinuous-v0", OddContinuous)
+
+
+@pytest.mark.parametrize("script", [reinforce_baseline, ppo_discrete, ppo_continuous], ids=name_of)
+@pytest.mark.parametrize(
+    ("what", "number", "message"),
+    [
+        ("obs", "NaN", "obs is nan before step 64"),
+        ("final_obs", "NaN", "final_obs is nan before step 64"),
+        ("reward", "Infinity", "reward is inf before step 64"),
+        ("reward", "-Infinity", "reward is -inf before step 64"),
+    ],
+)
+def test_causes_have_their_names(script, what, number, message, make_args):
+    args = make_args(script, env_id=toy(script, "Odd"), env_kwargs=f'{{"{what}": {number}}}')
+    with pytest.raises(FloatingPointError, match=f"^{message}$"):
+        script.train(args)
+
+
+def test_large_observations_are_finite(make_args):
+    """Their sum would not be."""
+    args = make_args(ppo_continuous, env_id="toy/OddContinuous-v0", env_kwargs='{"obs": 2e38}')
+    try:
+        ppo_continuous.train(args)
+    except FloatingPointError as error:
+        assert not str(error).startswith("obs")
+
+
+@pytest.mark.parametrize("error", [OSError, FloatingPointError, KeyError])
+def test_the_traceback_of_an_env_is_shown(error, make_args, monkeypatch):
+    def step(self, action):
+        raise error("the door is locked")
+
+    monkeypatch.setattr(Odd, "step", step)
+    with pytest.raises(error, match="the door is locked"):
+        ppo_discrete.train(make_args(ppo_discrete, env_id="toy/Odd-v0"))
+
+
+@pytest.mark.parametrize("script", [ppo_discrete, ppo_masked], ids=name_of)
+def test_a_large_entropy_bonus_survives_unused_logits(script, make_args):
+    args = make_args(script, ent_coef=40.0, env_id="toy/Copy-v0")
+    agent, _ = script.train(args)
+    assert all(parameter.isfinite().all() for parameter in agent.parameters())
+
+
+def test_statistics_keep_what_a_float_would_lose():
+    """2,000 rollouts of 512 samples at 1e4, with a drift: a mean in float32 alone stops following."""
+    torch.manual_seed(0)
+    stats, total, squares, n = ppo_continuous.RunningStats(1), 0.0, 0.0, 0
+    for i in range(2000):
+        x = 1e4 + torch.randn(512, 1) + i / 1000
+        stats.update(x)
+        offsets = x.double() - 1e4
+        total, squares, n = total + offsets.sum().item(), squares + (offsets**2).sum().item(), n + 512
+    mean = total / n
+    std = (squares / n - mean**2) ** 0.5
+    assert stats.mean.item() - 1e4 == pytest.approx(mean, abs=0.01 * std)
+    assert stats.std().item() == pytest.approx(std, rel=0.01)
+
+
+def test_every_script_has_these_lines():
+    """The same in each: a feature of one is a feature of all."""
+    for script in SCRIPTS:
+        source = inspect.getsource(script)
+        for line in ('writer.add_text("args"', "zipfile.ZipFile(path).testzip()", "FileLock(run_dir / "):
+            assert line in source, (name_of(script), line)
