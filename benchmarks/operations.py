@@ -5,8 +5,10 @@
 One thread; each line is the median over 7 loops. Ratios within a pair are steadier than the times themselves.
 """
 
+import os
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +26,9 @@ import ppo_atari  # noqa: E402
 import ppo_continuous  # noqa: E402
 import ppo_discrete  # noqa: E402
 
+# For glibc's malloc: large blocks come from the heap, too, and what is free there is not given back.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
+
 
 def show(name: str, function, loops: int = 1000) -> None:
     """Time function, after some calls to warm up, and count the pages that it touches for the first time."""
@@ -36,24 +41,31 @@ def show(name: str, function, loops: int = 1000) -> None:
             function()
         times.append((time.perf_counter() - start) / loops * 1e6)
     faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults) / loops / 7
-    print(f"{name:60} {statistics.median(times):10,.1f} us  {faults:8,.0f} page faults", flush=True)
+    print(f"{name:70} {statistics.median(times):10,.1f} us  {faults:8,.0f} page faults", flush=True)
 
 
-def gradient_step(script, agent, batch, args, backward):
+def gradient_step(script, agent, batch, args, compiled=False):
     """A function that does what train() does with a minibatch."""
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=0.0, eps=1e-5, fused=True)
 
+    def backpropagate(agent, batch):
+        dist, value = agent(batch.obs)
+        loss, _ = script.ppo_loss(dist, value, batch, args.clip_coef, args)
+        loss.backward()
+
+    backward = torch.compile(backpropagate) if compiled else backpropagate
+
     def step():
         optimizer.zero_grad()
-        backward(agent, batch, args)
+        backward(agent, batch)
         clip_grad_norm_(parameters, args.max_grad_norm)
         optimizer.step()
 
     return step
 
 
-def atari() -> None:
+def atari(malloc: str) -> None:
     """A gradient step on 256 frames."""
     args = ppo_atari.Args(threads=1)
     envs = ppo_atari.make_envs(args, 1)
@@ -61,20 +73,15 @@ def atari() -> None:
     ordered, idx = obs.contiguous(memory_format=torch.channels_last), torch.randperm(1024)[:256]
     numbers = torch.zeros(256), *torch.randn(4, 256)
 
-    def step(obs, bfloat16=False):
-        agent, batch = ppo_atari.Agent(envs, bfloat16), ppo_atari.Batch(obs[idx], *numbers)
-        return gradient_step(ppo_atari, agent, batch, args, ppo_atari.backpropagate)
+    def step(obs):
+        return gradient_step(ppo_atari, ppo_atari.Agent(envs), ppo_atari.Batch(obs[idx], *numbers), args)
 
-    show("Breakout, gradient step, malloc as it comes", step(ordered), 5)
-    ppo_atari.keep_memory()
-    show("Breakout, gradient step", step(ordered), 5)
-    show("Breakout, gradient step, from frames that are not channels-last", step(obs), 5)
-    show("Breakout, gradient step, bfloat16", step(ordered, True), 5)
-    show(
-        "Breakout, a rollout's frames made channels-last",
-        lambda: obs.contiguous(memory_format=torch.channels_last),
-        5,
-    )
+    def reorder():
+        return obs.contiguous(memory_format=torch.channels_last)
+
+    show(f"Breakout, gradient step, {malloc}", step(ordered), 5)
+    show(f"Breakout, gradient step, not channels-last, {malloc}", step(obs), 5)
+    show(f"Breakout, a rollout's frames made channels-last, {malloc}", reorder, 5)
 
 
 def small() -> None:
@@ -93,21 +100,21 @@ def small() -> None:
     stats = ppo_continuous.RunningStats()
     show("running statistic, update", lambda: stats.update(tensor[0]))
 
-    obs, noise = torch.randn(4, 4), agent.noise(4)
+    obs, logits = torch.randn(4, 4), torch.zeros(4, 2)
     with torch.no_grad():
-        show("action, logits + noise", lambda: agent.act(obs, noise))
+        show("action, logits + noise", lambda: agent.act(obs))
         sample = lambda: Categorical(logits=agent.logits(obs), validate_args=False).sample()  # noqa: E731
         show("action, sample of Categorical", sample)
-        show("Gumbel noise of a rollout", lambda: agent.noise(128, 4), 100)
-        show("action and value", lambda: (agent.act(obs, noise), agent.critic(obs)))
+        show("Gumbel noise", lambda: -torch.empty_like(logits).exponential_().log())
+        show("action and value", lambda: (agent.act(obs), agent.critic(obs)))
         act = torch.compile(agent.act)
-        show("action, logits + noise, compiled", lambda: act(obs, noise))
+        show("action, logits + noise, compiled", lambda: act(obs))
         w1, b1, w2, b2, w3, b3 = (parameter.numpy() for parameter in agent.actor.parameters())
-        x, z = obs.numpy(), noise.numpy()
+        x, gumbel = obs.numpy(), np.random.default_rng(1).gumbel
         hidden = lambda: np.tanh(np.tanh(x @ w1.T + b1) @ w2.T + b2)  # noqa: E731
-        show("action, logits + noise, NumPy", lambda: (hidden() @ w3.T + b3 + z).argmax(-1))
+        show("action, logits + noise, NumPy", lambda: (hidden() @ w3.T + b3 + gumbel(size=(4, 2))).argmax(-1))
     with torch.inference_mode():
-        show("action, logits + noise, inference mode", lambda: agent.act(obs, noise))
+        show("action, logits + noise, inference mode", lambda: agent.act(obs))
 
     envs.reset(seed=[1, 2, 3, 4])
     action = np.array([0, 1, 0, 1])
@@ -118,10 +125,9 @@ def small() -> None:
     show("step of 4 CartPoles, neither flattened nor copied", lambda: envs.step(action))
 
     batch = ppo_discrete.Batch(torch.randn(128, 4), torch.zeros(128), *torch.randn(4, 128))
-    show("gradient step", gradient_step(ppo_discrete, agent, batch, args, ppo_discrete.backpropagate), 200)
+    show("gradient step", gradient_step(ppo_discrete, agent, batch, args), 200)
     torch._dynamo.config.trace_autograd_ops = True
-    compiled = torch.compile(ppo_discrete.backpropagate)
-    show("gradient step, compiled", gradient_step(ppo_discrete, agent, batch, args, compiled), 200)
+    show("gradient step, compiled", gradient_step(ppo_discrete, agent, batch, args, compiled=True), 200)
     parameters = list(agent.parameters())
     show("clipping the gradient", lambda: clip_grad_norm_(parameters, 0.5))
     flat = torch.nn.Parameter(torch.randn(9155))
@@ -134,5 +140,9 @@ def small() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    atari()  # first, while malloc is as it comes
-    small()
+    if len(sys.argv) > 1:
+        atari(sys.argv[1])
+    else:
+        for name, variables in (("malloc as it comes", {}), ("memory kept", KEEP_MEMORY)):
+            subprocess.run([sys.executable, __file__, name], env=os.environ | variables, check=True)
+        small()

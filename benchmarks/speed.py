@@ -6,9 +6,9 @@
     python benchmarks/speed.py --repeats 0 --num-envs 1 4 16 64 256
 
 The two train alternately, each time in a process of its own, so that what else the machine does slows both.
-Steps per second leave out start-up and the first quarter of the iterations; start-up is all until the end of
-the first iteration. Then one more run of the script alone says where its time goes, and one for each of
---num-envs how it grows with them.
+Both look at the clock when a rollout is done. Steps per second leave out the first quarter of the iterations;
+start-up is all until the second rollout is done, compilation included. Then one more run of the script alone
+says where its time goes, and one for each of --num-envs how it grows with them.
 """
 
 import contextlib
@@ -55,16 +55,19 @@ def make_script_args(args: Args, folder: str):
 
 def measure(steps: list[int], seconds: list[float]) -> dict[str, float]:
     """Speed and start-up from what was done when, seconds from the start of the process."""
-    first = len(steps) // 4
-    return {"speed": (steps[-1] - steps[first]) / (seconds[-1] - seconds[first]), "startup": seconds[0]}
+    first = max(1, len(steps) // 4)
+    return {"speed": (steps[-1] - steps[first]) / (seconds[-1] - seconds[first]), "startup": seconds[1]}
 
 
 def run_ours(args: Args, folder: str) -> dict:
     script, script_args = make_script_args(args, folder)
-    clock = []
-    script.explained_variance = lambda *_: (
-        clock.append(time.perf_counter() - START) or 0.0
-    )  # once an iteration
+    clock, compute_gae = [], script.compute_gae
+
+    def clocked(*args):
+        clock.append(time.perf_counter() - START)
+        return compute_gae(*args)
+
+    script.compute_gae = clocked
     script.evaluate = lambda *_: [0.0]
     _, log = script.train(script_args)
     return measure([row["steps"] for row in log], clock)
@@ -85,15 +88,13 @@ def run_sb3(args: Args, folder: str) -> dict:
         def _on_step(self) -> bool:
             return True
 
-        def _on_rollout_start(self) -> None:
+        def _on_rollout_end(self) -> None:
             self.steps.append(self.num_timesteps)
             self.seconds.append(time.perf_counter() - START)
 
-        _on_training_end = _on_rollout_start
-
     clock = Clock()
     agent.learn(args.steps, callback=clock)
-    return measure(clock.steps[1:], clock.seconds[1:])
+    return measure(clock.steps, clock.seconds)
 
 
 def run_breakdown(args: Args, folder: str) -> dict:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import look, make_agent_of, name_of
 from gymnasium.vector import AutoresetMode
+from imageio_ffmpeg import count_frames_and_secs
 from moviepy import VideoFileClip
 
 import ppo_atari
@@ -113,7 +114,7 @@ def test_grey_is_luminance():
 def test_up_to_30_frames_of_doing_nothing(make):
     envs, noops = make("Freeway", 16), Counter()
     envs.reset(seed=list(range(0, 32, 2)))
-    for _ in range(40):
+    for _ in range(16):
         _, infos = envs.env.reset()
         noops.update(infos["episode_frame_number"].tolist())
     assert min(noops) == 0 and max(noops) == 30 and len(noops) == 31
@@ -295,9 +296,9 @@ def test_scores_of_a_random_player(game, low, high, make_args, monkeypatch):
     monkeypatch.setattr(
         ppo_atari, "Categorical", lambda logits, **kw: uniform(logits=torch.zeros_like(logits))
     )
-    args = make_args(ppo_atari, env_id=game, eval_episodes=16)
+    args = make_args(ppo_atari, env_id=game, eval_episodes=6)
     scores = ppo_atari.evaluate(make_agent_of(ppo_atari, args), args)
-    assert len(scores) == 16
+    assert len(scores) == 6
     assert low < np.mean(scores) < high
 
 
@@ -391,5 +392,9 @@ def test_the_film_is_of_the_game_that_is_played(atari, make_args, tmp_path, monk
     [path] = tmp_path.glob("*.mp4")
     with VideoFileClip(str(path)) as clip:
         film = np.stack(list(clip.iter_frames()))
-    assert len(film) == len(seen[True]) - 1  # the last one is of the next game
-    assert abs(film.astype(int) - np.stack(seen[True][:-1])).mean() < 5
+    frames, _ = count_frames_and_secs(path)
+    assert len(seen[True]) - 1 - frames in (
+        0,
+        1,
+    )  # the last one is of the next game; moviepy may drop another
+    assert abs(film.astype(int) - np.stack(seen[True][: len(film)])).mean() < 5

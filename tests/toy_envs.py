@@ -14,16 +14,16 @@ class Masks:
 
 
 class Counter(Masks, gym.Env):
-    """obs = (episode, t), reward = t: what came from where can be read off any row."""
+    """obs = (episode since the last seed, t), reward = t: what came from where can be read off any row."""
 
     observation_space = Box(0, np.inf, (2,))
 
     def __init__(self, terminates_after=10**9, continuous=False, reward=None):
-        self.terminates_after, self.reward, self.episode = terminates_after, reward, -1
+        self.terminates_after, self.reward = terminates_after, reward
         self.action_space = Box(-1, 1, (1,)) if continuous else Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        self.episode, self.t = self.episode + 1, 0
+        self.episode, self.t = self.episode + 1 if seed is None else 0, 0
         return self.obs(), {}
 
     def step(self, action):
