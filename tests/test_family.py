@@ -36,29 +36,29 @@ FORKS = {  # of what, and what is not as there
     ppo_masked: (ppo_discrete, "Args Batch make_envs Agent backpropagate read_masks evaluate train"),
     ppo_penalty: (ppo_discrete, "Args Batch Agent adapt ppo_loss backpropagate check train"),
 }
-LINES = {
-    reinforce_baseline: 440,
-    ppo_discrete: 470,
-    ppo_continuous: 500,
-    ppo_atari: 520,
-    ppo_masked: 500,
-    ppo_penalty: 480,
-    ppo_atari_lstm: 545,
-    ppo_atari_distributed: 570,
+LINES = {  # without the block of PEP 723
+    reinforce_baseline: 468,
+    ppo_discrete: 496,
+    ppo_continuous: 536,
+    ppo_atari: 530,
+    ppo_masked: 518,
+    ppo_penalty: 502,
+    ppo_atari_lstm: 546,
+    ppo_atari_distributed: 564,
 }
-TRAIN_LINES = {  # where it may be longer than 130
-    ppo_masked: 135,
-    ppo_continuous: 140,
+TRAIN_LINES = {  # where it may be longer than 136
+    ppo_masked: 140,
+    ppo_continuous: 146,
     ppo_atari: 140,
-    ppo_atari_lstm: 140,
-    ppo_atari_distributed: 145,
+    ppo_atari_lstm: 142,
+    ppo_atari_distributed: 158,
 }
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (62, 31),
-    (ppo_discrete, ppo_continuous): (68, 36),
-    (ppo_discrete, ppo_atari): (105, 69),
+    (ppo_discrete, ppo_continuous): (76, 38),
+    (ppo_discrete, ppo_atari): (104, 71),
     (ppo_atari, ppo_atari_lstm): (52, 36),
-    (ppo_atari, ppo_atari_distributed): (50, 22),
+    (ppo_atari, ppo_atari_distributed): (56, 22),
 }
 
 
@@ -158,9 +158,10 @@ def test_mutants_are_of_lines_that_exist():
 @pytest.mark.parametrize("module", SCRIPTS, ids=name_of)
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
-    assert lengths.pop("train") <= TRAIN_LINES.get(module, 130)
+    assert lengths.pop("train") <= TRAIN_LINES.get(module, 136)
     assert max(lengths.values()) <= 36
-    assert len(inspect.getsource(module).splitlines()) <= LINES[module]
+    source = inspect.getsource(module)
+    assert len(source[source.index('"""') :].splitlines()) <= LINES[module]
 
 
 @pytest.mark.parametrize(("parent", "child"), DIFFS, ids=name_of)

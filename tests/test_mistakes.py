@@ -16,9 +16,9 @@ from variants import ppo_atari_lstm, ppo_masked
 MISTAKES = [
     ({"total_timesteps": 15}, "--total-timesteps 15 is less than a rollout of "),
     ({"threads": 10**10}, "--threads 10000000000 is not between 1 and 1024"),
-    ({"num_envs": 0}, "--num-envs 0 is not between 1 and"),
-    ({"num_steps": -4}, "--num-steps -4 is not"),
-    ({"eval_episodes": 0}, "--eval-episodes 0 is not"),
+    ({"num_envs": 0, "total_timesteps": 256}, "--num-envs 0 is not between 1 and"),
+    ({"num_steps": -4, "total_timesteps": 256}, "--num-steps -4 is not"),
+    ({"eval_episodes": -1}, "--eval-episodes -1 is not"),
     ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
     ({"gamma": float("nan")}, "--gamma nan is not between 0 and 1"),
     ({"gamma": 1.01}, "--gamma 1.01 is not between 0 and 1"),
@@ -40,10 +40,10 @@ VECTOR_MISTAKES = [
 ATARI_MISTAKES = [
     (
         {"env_id": "Mspacman"},
-        "--env-id Mspacman: Environment `Mspacman` doesn't exist in namespace ALE. Did you mean: `MsPacman`",
+        "--env-id Mspacman --env-kwargs {}: Environment `Mspacman` doesn't exist in namespace ALE. Did you mean: `MsPacman`",
     ),
     ({"env_id": "CartPole-v1"}, "doesn't exist in namespace ALE"),
-    ({"env_id": ""}, "--env-id : "),
+    ({"env_id": ""}, "--env-id --env-kwargs"),
     ({"sticky_actions": 1.5}, "--sticky-actions 1.5 is not between 0 and 1"),
 ]
 DISCRETE_MISTAKES = [

@@ -45,7 +45,7 @@ def same(a, b):
 
 def same_end(run_dir, other):
     """Whether two runs have ended with the same agent, optimizer and returns."""
-    keys = "agent", "optimizer", "iteration", "episode_returns"
+    keys = "agent", "optimizer", "iteration", "episodes"
     ends = checkpoint(run_dir), checkpoint(other)
     return all(same(ends[0][key], ends[1][key]) for key in keys)
 
