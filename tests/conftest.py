@@ -22,14 +22,16 @@ import ppo_atari  # noqa: E402
 import ppo_continuous  # noqa: E402
 import ppo_discrete  # noqa: E402
 import reinforce_baseline  # noqa: E402
-from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty  # noqa: E402
+from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, trpo  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 DISCRETE = [reinforce_baseline, ppo_discrete, ppo_masked, ppo_penalty]
-VECTOR = [*DISCRETE, ppo_continuous]
+CONTINUOUS = [ppo_continuous, trpo]
+VECTOR = [*DISCRETE, *CONTINUOUS]
 ATARI = [ppo_atari, ppo_atari_lstm, ppo_atari_distributed]
 SCRIPTS = [*VECTOR, *ATARI]
-PPO = SCRIPTS[1:]
+PPO = [script for script in SCRIPTS if script not in (reinforce_baseline, trpo)]
+ONE_LOSS = [reinforce_baseline, *PPO]  # of policy and critic together
 CLIPPED = [script for script in PPO if script is not ppo_penalty]
 
 
@@ -42,7 +44,8 @@ def each_of(scripts):
 
 
 script, discrete, vector, atari = each_of(SCRIPTS), each_of(DISCRETE), each_of(VECTOR), each_of(ATARI)
-ppo, clipped = each_of(PPO), each_of(CLIPPED)
+ppo, clipped, one_loss = each_of(PPO), each_of(CLIPPED), each_of(ONE_LOSS)
+continuous = each_of(CONTINUOUS)
 
 
 def pytest_addoption(parser):
@@ -76,7 +79,9 @@ def make_args(tmp_path):
         small["run_dir"] = str(tmp_path / f"run{next(number)}")
         if script in PPO:
             small |= dict(update_epochs=2, num_minibatches=2)
-        if script is ppo_continuous:
+        if script is trpo:
+            small |= dict(critic_epochs=2, num_minibatches=2)
+        if script in CONTINUOUS:
             small["env_id"] = "Pendulum-v1"
         if script is ppo_masked:
             small["env_id"] = "toy_envs:toy/CartPole-v0"
@@ -90,8 +95,9 @@ def make_args(tmp_path):
 
 
 def updates_of(args):
-    """Gradient steps in an iteration."""
-    return getattr(args, "update_epochs", 1) * getattr(args, "num_minibatches", 1)
+    """Gradient steps in an iteration (of trpo.py: the critic's)."""
+    epochs = getattr(args, "update_epochs", getattr(args, "critic_epochs", 1))
+    return epochs * getattr(args, "num_minibatches", 1)
 
 
 def real(script):
@@ -101,7 +107,7 @@ def real(script):
 
 def toy(script, name):
     """The id of the toy env of that name whose actions suit the script."""
-    return f"toy/{name}{'Continuous' * (script is ppo_continuous)}-v0"
+    return f"toy/{name}{'Continuous' * (script in CONTINUOUS)}-v0"
 
 
 class Screen(gym.ObservationWrapper):
@@ -213,6 +219,8 @@ def loss_of(script, dist, value, batch, args):
     """The script's loss, and its metrics, with the weight of a penalty at 1."""
     if script is reinforce_baseline:
         return script.reinforce_loss(dist, value, batch, args)
+    if script is trpo:  # the policy's
+        return -script.surrogate(dist, batch, args), {}
     return script.ppo_loss(dist, value, batch, getattr(args, "clip_coef", torch.tensor(1.0)), args)
 
 

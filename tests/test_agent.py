@@ -7,8 +7,6 @@ import torch
 from conftest import ATARI, act, look, make_agent_of
 from torch import nn
 
-import ppo_continuous
-
 
 @pytest.fixture
 def make_agent(discrete, make_args):
@@ -47,8 +45,8 @@ def test_actions_follow_the_distribution(discrete, make_agent, flags):
     assert torch.equal(act(discrete, agent, obs, greedy=True), dist.mode)
 
 
-def test_continuous_actions_follow_the_distribution(make_args):
-    agent = make_agent_of(ppo_continuous, make_args(ppo_continuous, env_id="HalfCheetah-v5"))
+def test_continuous_actions_follow_the_distribution(continuous, make_args):
+    agent = make_agent_of(continuous, make_args(continuous, env_id="HalfCheetah-v5"))
     agent.log_std.data = torch.linspace(-2, 1, 6)
     obs = torch.randn(5, 17)
     dist, _ = agent(obs)

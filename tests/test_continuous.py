@@ -1,18 +1,19 @@
 """Details 23 to 31: continuous actions, and the statistics that scale observations and rewards."""
 
 import math
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import same_weights
+import tyro
+from conftest import Stopped, make_agent_of, name_of, same_weights, stop_in_iteration
 from gymnasium.spaces import Box
 from torch.distributions import MultivariateNormal
 from toy_envs import Counter, register
 
 import ppo_continuous
-from ppo_continuous import Agent, RunningStats, make_envs, train
 
 
 class Bounded(gym.Env):
@@ -57,21 +58,20 @@ register("Zero", Counter, terminates_after=3, reward=0.0)
 
 
 @pytest.fixture
-def small(make_args):
-    """Args of a small run of ppo_continuous.py."""
+def small(continuous, make_args):
+    """Args of a small run of each script with continuous actions."""
 
     def make(**flags):
-        sizes = dict(num_envs=2, num_steps=16, update_epochs=2, num_minibatches=4, total_timesteps=64)
-        return make_args(ppo_continuous, **sizes | flags)
+        sizes = dict(num_envs=2, num_steps=16, num_minibatches=4, total_timesteps=64)
+        return make_args(continuous, **sizes | flags)
 
     return make
 
 
 @pytest.fixture
-def agent(small):
+def agent(continuous, small):
     """A fresh agent for 3 observations and 2 actions."""
-    torch.manual_seed(0)
-    return Agent(make_envs(small(env_id="toy/Bounded-v0"), 1))
+    return make_agent_of(continuous, small(env_id="toy/Bounded-v0"))
 
 
 # ---- the policy
@@ -90,13 +90,27 @@ def test_log_density_of_a_normal(agent):
     assert torch.equal(dist.mode, mean)
 
 
-def test_log_std_is_one_learned_vector(agent, small):
+def test_log_std_is_one_learned_vector(continuous, agent, small):
     stds = agent(1000 * torch.randn(7, 3))[0].base_dist.stddev
     assert torch.equal(stds, torch.ones(7, 2))
     assert agent(torch.zeros(3))[0].entropy().item() == pytest.approx(2 * 1.4189385)
-    trained, _ = train(small(env_id="toy/Bounded-v0"))
+    trained, _ = continuous.train(small(env_id="toy/Bounded-v0"))
     assert trained.log_std.shape == (2,)
     assert (trained.log_std != 0).all()
+
+
+def test_initial_log_std(continuous, small, rollouts_of):
+    """The flag sets it, below 0 too; without the flag it is 0."""
+    for flags, start in (({}, 0.0), ({"log_std_init": -1.5}, -1.5), ({"log_std_init": 0.5}, 0.5)):
+        args = small(env_id="toy/Bounded-v0", num_steps=256, total_timesteps=512, **flags)
+        with stop_in_iteration(continuous, 1), pytest.raises(Stopped):
+            continuous.train(args)
+        saved = continuous.load(args.run_dir)
+        assert saved["args"].log_std_init == start
+        assert saved["agent"]["log_std"].tolist() == [start] * 2
+        _, [batch] = rollouts_of(continuous, replace(args, run_dir=args.run_dir + "-again"))
+        assert batch.actions.flatten(0, 1).std(0).log() == pytest.approx(start, abs=0.15)
+    assert tyro.cli(continuous.Args, args=["--log-std-init", "-0.5"]).log_std_init == -0.5
 
 
 def test_action_components_are_independent(agent):
@@ -109,8 +123,8 @@ def test_action_components_are_independent(agent):
     torch.testing.assert_close(dist.entropy(), joint.entropy())
 
 
-def test_networks_share_nothing(small):
-    agent = Agent(make_envs(small(env_id="HalfCheetah-v5"), 1))
+def test_networks_share_nothing(continuous, small):
+    agent = make_agent_of(continuous, small(env_id="HalfCheetah-v5"))
     assert sum(p.numel() for p in agent.parameters()) == 11_085
     dist, value = agent(torch.randn(8, 17))
     for part, output in ((agent.critic, dist.log_prob(torch.zeros(6)).sum()), (agent.actor, value.sum())):
@@ -118,27 +132,28 @@ def test_networks_share_nothing(small):
         assert gradients == (None,) * 6
 
 
-def test_env_gets_clipped_actions_and_the_buffer_unclipped_ones(small, record, monkeypatch):
+def test_env_gets_clipped_actions_and_the_buffer_unclipped_ones(continuous, small, rollouts_of, monkeypatch):
     monkeypatch.setattr(Bounded, "seen", [])
-    losses = record(ppo_continuous, "ppo_loss")
-    train(small(env_id="toy/Bounded-v0", num_steps=64, total_timesteps=128, num_minibatches=1))
+    args = small(env_id="toy/Bounded-v0", num_steps=64, total_timesteps=128, num_minibatches=1)
+    _, [batch] = rollouts_of(continuous, args)
     seen = np.array(Bounded.seen)
     assert seen.dtype == np.float64
     assert seen[:, 0].min() == -0.5 and seen[:, 0].max() == 0.5
     assert seen[:, 1].min() == pytest.approx(0.1) and seen[:, 1].max() > 1.5  # no upper bound
-    (_, _, batch, *_), (_, metrics) = losses[0]
     assert batch.actions.abs().max() > 2
-    assert batch.actions[:, 1].min() < -1
-    assert metrics["kl"].abs() < 1e-6 and metrics["clip_frac"] == 0
+    assert batch.actions[..., 1].min() < -1
+    continuous.seed_everything(args.seed, "weights")
+    dist, _ = continuous.Agent(continuous.make_envs(args, 1))(batch.obs)
+    torch.testing.assert_close(dist.log_prob(batch.actions), batch.logprobs, atol=1e-5, rtol=1e-5)
 
 
 # ---- observations
 
 
-def test_running_statistics_are_those_of_all_samples(agent):
+def test_running_statistics_are_those_of_all_samples(continuous):
     torch.manual_seed(0)
     samples = 7 + 3 * torch.randn(1000, 4)
-    stats, start = RunningStats(4), 0
+    stats, start = continuous.RunningStats(4), 0
     for size in (1, 1, 5, 93, 400, 500):
         stats.update(samples[start : start + size])
         start += size
@@ -147,32 +162,32 @@ def test_running_statistics_are_those_of_all_samples(agent):
     torch.testing.assert_close(stats.var, samples.var(0, correction=0), rtol=1e-4, atol=0)
 
 
-def test_observations_are_normalised(small, record):
+def test_observations_are_normalised(continuous, small, rollouts_of):
     """The actor's first layer sees mean 0 and standard deviation 1, from the second rollout on."""
     inputs = []
-    losses = record(ppo_continuous, "ppo_loss")
-    agent, _ = train(small(env_id="toy/Bounded-v0", num_steps=512, total_timesteps=4096))
+    args = small(env_id="toy/Bounded-v0", num_steps=512, total_timesteps=4096)
+    agent, rollouts = rollouts_of(continuous, args)
     agent.actor[0].register_forward_hook(lambda module, args, output: inputs.append(args[0]))
-    raw = losses[-8][0][2].obs
+    raw = rollouts[-1].obs.flatten(0, 1)
     agent(raw)
     assert raw.mean() > 900 and raw.std() > 10
     torch.testing.assert_close(inputs[0].mean(0), torch.zeros(3), atol=0.2, rtol=0)
     torch.testing.assert_close(inputs[0].std(0), torch.ones(3), atol=0.2, rtol=0)
 
 
-def test_statistics_cover_each_rollout_once(small, record):
-    losses = record(ppo_continuous, "ppo_loss")
-    agent, _ = train(small(env_id="toy/Bounded-v0", num_minibatches=1, update_epochs=1, total_timesteps=96))
-    seen = torch.cat([batch.obs for (_, _, batch, *_), _ in losses])
+def test_statistics_cover_each_rollout_once(continuous, small, rollouts_of):
+    agent, rollouts = rollouts_of(continuous, small(env_id="toy/Bounded-v0", total_timesteps=96))
+    seen = torch.cat([batch.obs.flatten(0, 1) for batch in rollouts])
     assert len(seen) == 96
     assert agent.obs_stats.count.item() == pytest.approx(96, abs=1e-3)
     torch.testing.assert_close(agent.obs_stats.mean, seen.mean(0), rtol=1e-4, atol=0)
     torch.testing.assert_close(agent.obs_stats.var, seen.var(0, correction=0), rtol=1e-2, atol=0)
 
 
-def test_the_ratio_is_one_although_observations_are_normalised(small, record):
-    losses = record(ppo_continuous, "ppo_loss")
-    train(small(env_id="toy/Bounded-v0", total_timesteps=160, learning_rate=1e-2))
+@pytest.mark.parametrize("continuous", [ppo_continuous], ids=name_of)
+def test_the_ratio_is_one_although_observations_are_normalised(continuous, small, record):
+    losses = record(continuous, "ppo_loss")
+    continuous.train(small(env_id="toy/Bounded-v0", total_timesteps=160, learning_rate=1e-2))
     for i, ((dist, value, batch, *_), _) in enumerate(losses):
         ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
         if i % 8 == 0:
@@ -193,9 +208,9 @@ def test_observations_are_clipped_after_normalisation(agent):
     assert inputs[0][0, 2].item() == pytest.approx(9, abs=1)
 
 
-def test_all_envs_share_the_statistics(small):
+def test_all_envs_share_the_statistics(continuous, small):
     """The same raw observation gives the same distribution, whichever of 4 envs it came from."""
-    agent, _ = train(small(env_id="toy/Bounded-v0", num_envs=4))
+    agent, _ = continuous.train(small(env_id="toy/Bounded-v0", num_envs=4))
     assert agent.obs_stats.mean.shape == (3,)
     assert agent.return_stats.mean.shape == ()
     obs = 1000 + 50 * torch.randn(3)
@@ -203,16 +218,16 @@ def test_all_envs_share_the_statistics(small):
     assert (dist.mean == dist.mean[0]).all() and (value == value[0]).all()
 
 
-def test_final_observations_are_normalised_and_not_counted(small, record):
+def test_final_observations_are_normalised_and_not_counted(continuous, small, record):
     """Learning rate 0, so that only the statistics change: each time limit pays gamma V(final_obs)."""
-    inputs = record(ppo_continuous, "compute_gae")
+    inputs = record(continuous, "compute_gae")
     args = small(
         env_id="toy/ThreeTimesOutContinuous-v0", learning_rate=0.0, num_envs=1, num_steps=6, gamma=0.9
     )
     args.total_timesteps, args.num_minibatches = 12, 1
-    agent, _ = train(args)
+    agent, _ = continuous.train(args)
     assert agent.obs_stats.count.item() == pytest.approx(12, abs=1e-3)
-    fresh = RunningStats(2)
+    fresh = continuous.RunningStats(2)
     rollouts = torch.tensor(
         [[[float(episode), float(t)] for episode in (e, e + 1) for t in range(3)] for e in (0, 2)]
     )
@@ -225,18 +240,18 @@ def test_final_observations_are_normalised_and_not_counted(small, record):
     torch.testing.assert_close(scaled, expected.expand(2), rtol=1e-4, atol=0)
 
 
-def test_evaluation_leaves_the_statistics_alone(small):
+def test_evaluation_leaves_the_statistics_alone(continuous, small):
     args = small(env_id="toy/Bounded-v0")
-    agent, _ = train(args)
+    agent, _ = continuous.train(args)
     before = {name: value.clone() for name, value in agent.state_dict().items()}
-    ppo_continuous.evaluate(agent, args)
+    continuous.evaluate(agent, args)
     assert all(torch.equal(value, before[name]) for name, value in agent.state_dict().items())
 
 
-def test_statistics_travel_with_the_weights(small):
+def test_statistics_travel_with_the_weights(continuous, small):
     args = small(env_id="toy/Bounded-v0", num_envs=4)
-    agent, _ = train(args)
-    copy = Agent(make_envs(args, 1))
+    agent, _ = continuous.train(args)
+    copy = make_agent_of(continuous, args)
     copy.load_state_dict(agent.state_dict())
     assert same_weights(agent, copy)
     obs = 1000 + 50 * torch.randn(8, 3)
@@ -246,27 +261,28 @@ def test_statistics_travel_with_the_weights(small):
 # ---- rewards
 
 
-def rewards_of(record, small, **flags):
-    inputs = record(ppo_continuous, "compute_gae")
+def rewards_of(continuous, record, small, **flags):
+    inputs = record(continuous, "compute_gae")
     sizes = dict(num_envs=1, num_steps=12, num_minibatches=1, total_timesteps=12, learning_rate=0.0)
-    train(small(**sizes | flags))
+    continuous.train(small(**sizes | flags))
     return torch.cat([rewards[:, 0] for (rewards, *_), _ in inputs])
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 8])
-def test_rewards_are_divided_by_the_spread_of_discounted_returns(small, record, num_steps):
+def test_rewards_are_divided_by_the_spread_of_discounted_returns(continuous, small, record, num_steps):
     """Reward 1, episodes of 3 steps, gamma 0.99: G is 1, 1.99, 2.97, 1, ..., over all rollouts so far."""
     sizes = dict(num_envs=2, num_steps=num_steps, num_minibatches=1, total_timesteps=32)
-    rewards = rewards_of(record, small, env_id="toy/ThreeContinuous-v0", **sizes)
+    rewards = rewards_of(continuous, record, small, env_id="toy/ThreeContinuous-v0", **sizes)
     G = torch.tensor([1, 1.99, 2.9701] * 6)
     expected = [1 / G[: (t // num_steps + 1) * num_steps].std(correction=0) for t in range(16)]
     torch.testing.assert_close(rewards, torch.stack(expected).clamp(max=10), rtol=1e-3, atol=0)
 
 
-def test_reward_scaling_restarts_at_time_limits_too(small, record, monkeypatch):
-    monkeypatch.setattr(Agent, "forward", no_value(Agent.forward))
+def test_reward_scaling_restarts_at_time_limits_too(continuous, small, record, monkeypatch):
+    monkeypatch.setattr(continuous.Agent, "forward", no_value(continuous.Agent.forward))
     ends = [
-        rewards_of(record, small, env_id=f"toy/{name}Continuous-v0") for name in ("Three", "ThreeTimesOut")
+        rewards_of(continuous, record, small, env_id=f"toy/{name}Continuous-v0")
+        for name in ("Three", "ThreeTimesOut")
     ]
     torch.testing.assert_close(*ends)
 
@@ -281,19 +297,18 @@ def no_value(forward):
     return wrapped
 
 
-def test_rewards_are_scaled_and_not_centred(small, record):
-    assert torch.equal(rewards_of(record, small, env_id="toy/ZeroContinuous-v0"), torch.zeros(12))
-    record(ppo_continuous, "train")
-    minus = rewards_of(record, small, env_id="toy/MinusThreeContinuous-v0")
-    plus = rewards_of(record, small, env_id="toy/ThreeContinuous-v0")
+def test_rewards_are_scaled_and_not_centred(continuous, small, record):
+    assert torch.equal(rewards_of(continuous, record, small, env_id="toy/ZeroContinuous-v0"), torch.zeros(12))
+    minus = rewards_of(continuous, record, small, env_id="toy/MinusThreeContinuous-v0")
+    plus = rewards_of(continuous, record, small, env_id="toy/ThreeContinuous-v0")
     assert (minus < 0).all() and torch.equal(minus, -plus)
 
 
-def test_rewards_are_clipped_after_scaling(small, record):
+def test_rewards_are_clipped_after_scaling(continuous, small, record):
     """Without a future returns are rewards, which do not vary if each is 100; with one, 100 is little."""
-    rewards = rewards_of(record, small, env_id="toy/Bounded-v0", gamma=0.0)
+    rewards = rewards_of(continuous, record, small, env_id="toy/Bounded-v0", gamma=0.0)
     assert (rewards == 10).all()
-    rewards = rewards_of(record, small, env_id="toy/Bounded-v0")
+    rewards = rewards_of(continuous, record, small, env_id="toy/Bounded-v0")
     assert (rewards > 0).all() and (rewards < 1).all()
 
 
@@ -303,6 +318,6 @@ def test_rewards_are_clipped_after_scaling(small, record):
 @pytest.mark.parametrize(
     "env_id", ["Pendulum-v1", "LunarLanderContinuous-v3", "BipedalWalker-v3", "toy/Pixels-v0"]
 )
-def test_runs(small, env_id):
-    _, log = train(small(env_id=env_id, num_envs=3, num_steps=20, total_timesteps=120))
-    assert all(math.isfinite(row["policy_loss"]) for row in log)
+def test_runs(continuous, small, env_id):
+    _, log = continuous.train(small(env_id=env_id, num_envs=3, num_steps=20, total_timesteps=120))
+    assert all(math.isfinite(row["kl"] + row["value_loss"]) for row in log)

@@ -15,7 +15,7 @@ import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
-from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty
+from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, trpo
 
 FAMILY = {
     "R": reinforce_baseline,
@@ -26,15 +26,21 @@ FAMILY = {
     "X": ppo_atari_distributed,
     "M": ppo_masked,
     "P": ppo_penalty,
+    "T": trpo,
 }
 FORKS = {  # of what, and what is not as there
     reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss backpropagate check train"),
-    ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent train"),
+    ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent check train"),
     ppo_atari: (ppo_discrete, "Args Agent Lives make_envs evaluate check train"),
     ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent ppo_loss backpropagate evaluate check train"),
     ppo_atari_distributed: (ppo_atari, "Args average check main save train"),
     ppo_masked: (ppo_discrete, "Args Batch make_envs Agent backpropagate read_masks evaluate train"),
     ppo_penalty: (ppo_discrete, "Args Batch Agent adapt ppo_loss backpropagate check train"),
+    trpo: (
+        ppo_continuous,
+        "Args Batch surrogate flat_gradient fisher_vector_product conjugate_gradients Agent improve "
+        "backpropagate check train",
+    ),
 }
 LINES = {  # without the block of PEP 723
     reinforce_baseline: 468,
@@ -44,11 +50,13 @@ LINES = {  # without the block of PEP 723
     ppo_masked: 518,
     ppo_penalty: 502,
     ppo_atari_lstm: 546,
+    trpo: 575,
     ppo_atari_distributed: 564,
 }
 TRAIN_LINES = {  # where it may be longer than 136
     ppo_masked: 140,
     ppo_continuous: 146,
+    trpo: 146,
     ppo_atari: 140,
     ppo_atari_lstm: 142,
     ppo_atari_distributed: 158,
@@ -59,6 +67,7 @@ DIFFS = {  # lines added and taken away
     (ppo_discrete, ppo_atari): (104, 71),
     (ppo_atari, ppo_atari_lstm): (52, 36),
     (ppo_atari, ppo_atari_distributed): (56, 22),
+    (ppo_continuous, trpo): (105, 70),
 }
 
 
@@ -102,7 +111,8 @@ def test_siblings_are_the_same_to_the_letter(module):
     renamed = [name.replace("reinforce_loss", "ppo_loss") for name in ours]
     shared = [name for name in renamed if name in original]
     assert shared == [name for name in original if name in renamed]  # in the same order
-    assert set(original) - set(renamed) == ({"mlp"} if module is ppo_atari else set())
+    left_out = {ppo_atari: {"mlp"}, trpo: {"ppo_loss"}}.get(module, set())
+    assert set(original) - set(renamed) == left_out
     assert {name for name in ours if ours[name] != original.get(name)} == set(own.split())
 
 
@@ -112,7 +122,7 @@ def test_shared_flags_mean_the_same():
     for module in SCRIPTS:
         for name, comment in re.findall(r"^    (\w+): .*#(.*)", inspect.getsource(module.Args), re.M):
             meanings.setdefault(name, set()).add(comment)
-    own = {"norm_adv", "env_id", "total_timesteps", "num_envs", "target_kl", "compile"}
+    own = {"learning_rate", "norm_adv", "env_id", "total_timesteps", "num_envs", "target_kl", "compile"}
     assert {name for name, comments in meanings.items() if len(comments) > 1} == own
 
 
@@ -120,7 +130,18 @@ def test_table_of_tags():
     """Each named test exists."""
     rows = rows_of_the_table()
     assert [tag for tag, *_ in rows if tag[0] == "D"] == [f"D{number:02}" for number in range(1, 38)]
-    assert [tag for tag, *_ in rows if tag[0] != "D"] == ["X1", "X2", "X3", "X4", "E1", "E2", "E3"]
+    assert [tag for tag, *_ in rows if tag[0] != "D"] == [
+        "X1",
+        "X2",
+        "X3",
+        "X4",
+        "E1",
+        "E2",
+        "E3",
+        "E4",
+        "E5",
+        "E6",
+    ]
     for *_, file, name in rows:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), name
 

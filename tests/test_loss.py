@@ -79,27 +79,29 @@ def test_value_clip(ppo, value, old_value, target, loss, derivative):
     assert value.grad.item() == pytest.approx(derivative, abs=1e-6)
 
 
-def test_value_loss_is_half_the_squared_error_when_not_clipped(script):
-    batch = batch_of(script, 2, returns=torch.tensor([1.0, 3.0]))
-    _, metrics = loss_of(script, Policy(torch.zeros(2)), torch.zeros(2), batch, make_loss_args(script))
+def test_value_loss_is_half_the_squared_error_when_not_clipped(one_loss):
+    batch = batch_of(one_loss, 2, returns=torch.tensor([1.0, 3.0]))
+    _, metrics = loss_of(one_loss, Policy(torch.zeros(2)), torch.zeros(2), batch, make_loss_args(one_loss))
     assert metrics["value_loss"].item() == pytest.approx(2.5)
 
 
-def test_overall_loss(script):
+def test_overall_loss(one_loss):
     """policy loss 0.3, value loss 2, entropy 1.5: 0.3 + 0.5 * 2 - 0.01 * 1.5."""
-    batch = batch_of(script, 1, advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]))
-    args = make_loss_args(script, vf_coef=0.5, ent_coef=0.01)
-    logprob = 1.0 if script is reinforce_baseline else 0.0  # its log, or the ratio of 1, weighs the advantage
-    loss, _ = loss_of(script, Policy(torch.tensor([logprob]), 1.5), torch.zeros(1), batch, args)
+    batch = batch_of(one_loss, 1, advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]))
+    args = make_loss_args(one_loss, vf_coef=0.5, ent_coef=0.01)
+    logprob = (
+        1.0 if one_loss is reinforce_baseline else 0.0
+    )  # its log, or the ratio of 1, weighs the advantage
+    loss, _ = loss_of(one_loss, Policy(torch.tensor([logprob]), 1.5), torch.zeros(1), batch, args)
     assert loss.item() == pytest.approx(1.285)
 
 
-def test_the_bonus_raises_entropy(script):
+def test_the_bonus_raises_entropy(one_loss):
     logits = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
     before = Independent(Categorical(logits=logits), 0)
     old = dict(logprobs=before.log_prob(torch.zeros(1)).detach(), logits=before.base_dist.logits.detach())
-    args = make_loss_args(script, ent_coef=0.1)
-    loss_of(script, before, torch.zeros(1), batch_of(script, 1, **old), args)[0].backward()
+    args = make_loss_args(one_loss, ent_coef=0.1)
+    loss_of(one_loss, before, torch.zeros(1), batch_of(one_loss, 1, **old), args)[0].backward()
     assert Categorical(logits=logits - logits.grad).entropy() > before.entropy()
 
 
@@ -115,25 +117,25 @@ def test_advantages_are_normalised_for_the_policy_alone(script):
             loss, metrics = loss_of(script, Policy(logprobs), torch.zeros(64), batch, args)
             loss.backward()
             seen[norm_adv] = -64 * logprobs.grad
-            value_losses.append(metrics["value_loss"])
+            value_losses.append(metrics.get("value_loss"))
         assert seen[True].mean().item() == pytest.approx(0, abs=1e-5)
         assert seen[True].std().item() == pytest.approx(1, abs=1e-5)
         torch.testing.assert_close(seen[False], advantages)
         assert value_losses[0] == value_losses[1]
 
 
-def test_metrics(script):
+def test_metrics(one_loss):
     """Old probabilities 0.5, 0.5, 0.9, 0.1 and new ones 0.6, 0.4, 0.8, 0.2, worked out by hand."""
     old, new = torch.tensor([0.5, 0.5, 0.9, 0.1]).log(), torch.tensor([0.6, 0.4, 0.8, 0.2]).log()
     value, entropy = torch.ones(4, requires_grad=True), torch.tensor([0.5, 1.5], requires_grad=True)
-    batch = batch_of(script, 4, logprobs=old, advantages=torch.ones(4), logits=old[:, None])
+    batch = batch_of(one_loss, 4, logprobs=old, advantages=torch.ones(4), logits=old[:, None])
     policy = Policy(new.requires_grad_(), entropy)
     policy.base_dist.logits = new[:, None]
-    loss, metrics = loss_of(script, policy, value, batch, make_loss_args(script, clip_coef=0.15))
+    loss, metrics = loss_of(one_loss, policy, value, batch, make_loss_args(one_loss, clip_coef=0.15))
     expected = {"policy_loss": loss.item(), "value_loss": 0.5, "entropy": 1}
-    if script is ppo_penalty:  # exact, over all actions: of these four, each is the only one of its state
+    if one_loss is ppo_penalty:  # exact, over all actions: of these four, each is the only one of its state
         expected["kl"] = (old.exp() * (old - new)).mean().item()
-    elif script is not reinforce_baseline:
+    elif one_loss is not reinforce_baseline:
         expected |= {"kl": 0.08859, "clip_frac": 0.75}
     assert {name: metric.item() for name, metric in metrics.items()} == pytest.approx(expected, abs=1e-5)
     assert loss.requires_grad and not any(metric.requires_grad for metric in metrics.values())

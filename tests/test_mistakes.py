@@ -5,13 +5,12 @@ from pathlib import Path
 import ale_py
 import gymnasium as gym
 import pytest
-from conftest import ATARI, CLIPPED, DISCRETE, PPO, SCRIPTS, VECTOR, name_of
+from conftest import ATARI, CLIPPED, CONTINUOUS, DISCRETE, ONE_LOSS, PPO, SCRIPTS, VECTOR, name_of
 from test_operations import run
 
-import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
-from variants import ppo_atari_lstm, ppo_masked
+from variants import ppo_atari_lstm, ppo_masked, trpo
 
 MISTAKES = [
     ({"total_timesteps": 15}, "--total-timesteps 15 is less than a rollout of "),
@@ -25,11 +24,13 @@ MISTAKES = [
     ({"gae_lambda": -0.1}, "--gae-lambda -0.1 is not between 0 and 1"),
     ({"learning_rate": -1e-3}, "--learning-rate -0.001 is not between 0 and"),
     ({"learning_rate": float("inf")}, "--learning-rate inf is not between 0 and"),
-    ({"ent_coef": float("nan")}, "--ent-coef nan is not"),
-    ({"max_grad_norm": -1.0}, "--max-grad-norm -1.0 is not between 0 and inf"),
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
     ({"device": "gpu"}, "--device gpu is not here; there is"),
     ({"run_dir": "tests"}, "--run-dir tests: File exists"),
+]
+ONE_LOSS_MISTAKES = [
+    ({"ent_coef": float("nan")}, "--ent-coef nan is not"),
+    ({"max_grad_norm": -1.0}, "--max-grad-norm -1.0 is not between 0 and inf"),
 ]
 VECTOR_MISTAKES = [
     ({"env_id": "CartPol-v1"}, "Did you mean: `CartPole`"),
@@ -51,9 +52,11 @@ DISCRETE_MISTAKES = [
     ({"env_id": "toy/LongSpace-v0"}, "actions, not (Multi)Discrete from 0"),
     ({"env_id": "toy/Unplayable-v0"}, "Discrete(2, start=1) actions, not (Multi)Discrete from 0"),
 ]
-PPO_MISTAKES = [
+MINIBATCH_MISTAKES = [
     ({"num_minibatches": 3}, "--num-minibatches 3 does not divide "),
     ({"num_minibatches": 4, "num_steps": 1}, "--num-minibatches 4 does not divide 4 "),
+]
+PPO_MISTAKES = [
     ({"update_epochs": 0}, "--update-epochs 0 is not between 1 and"),
     ({"vf_clip_coef": -0.2}, "--vf-clip-coef -0.2 is not"),
     ({"target_kl": -0.1}, "--target-kl -0.1 is not"),
@@ -66,6 +69,15 @@ CLIP_MISTAKES = [({"clip_coef": float("nan")}, "--clip-coef nan is not between 0
 CONTINUOUS_MISTAKES = [
     ({"env_id": "CartPole-v1"}, "Discrete(2) actions, not a Box of floats (Discrete: ppo_discrete.py)"),
     ({"env_id": "toy/IntegerBox-v0"}, "int64) actions, not a Box of floats"),
+    ({"log_std_init": -21.0}, "--log-std-init -21.0 is not between -20 and"),
+]
+TRPO_MISTAKES = [
+    ({"target_kl": -0.1}, "--target-kl -0.1 is not between 0 and"),
+    ({"cg_iters": 0}, "--cg-iters 0 is not between 1 and"),
+    ({"cg_damping": float("nan")}, "--cg-damping nan is not between 0 and"),
+    ({"backtracks": 0}, "--backtracks 0 is not between 1 and"),
+    ({"backtrack_coef": 1.1}, "--backtrack-coef 1.1 is not between 0 and 1"),
+    ({"critic_epochs": 0}, "--critic-epochs 0 is not between 1 and"),
 ]
 
 
@@ -106,9 +118,12 @@ def cases():
         (VECTOR, VECTOR_MISTAKES),
         (DISCRETE, DISCRETE_MISTAKES),
         (ATARI, ATARI_MISTAKES),
+        (ONE_LOSS, ONE_LOSS_MISTAKES),
+        ([*PPO, trpo], MINIBATCH_MISTAKES),
         (PPO, PPO_MISTAKES),
         (CLIPPED, CLIP_MISTAKES),
-        ([ppo_continuous], CONTINUOUS_MISTAKES),
+        (CONTINUOUS, CONTINUOUS_MISTAKES),
+        ([trpo], TRPO_MISTAKES),
         ([reinforce_baseline], [({"num_envs": 1, "num_steps": 1}, "rollouts of one step")]),
         ([ppo_atari_lstm], [({"num_envs": 3}, "--num-minibatches 2 does not divide 3 envs (of 2+ steps)")]),
         ([ppo_masked], [({"env_id": "CartPole-v1"}, 'no masks, neither info["action_mask"] nor a method')]),
@@ -144,7 +159,7 @@ def test_from_the_shell(script, tmp_path):
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert list(tmp_path.iterdir()) == []
     flags = ["--total-timesteps=128", "--num-envs=4", "--num-steps=16", "--no-anneal-lr", "--eval-episodes=1"]
-    env_id = {ppo_continuous: "Pendulum-v1", ppo_masked: "Taxi-v4"} | {s: "Breakout" for s in ATARI}
+    env_id = {s: "Pendulum-v1" for s in CONTINUOUS} | {ppo_masked: "Taxi-v4"} | {s: "Breakout" for s in ATARI}
     result = run(script, "--env-id", env_id.get(script, "CartPole-v1"), *flags, cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("mean return ")

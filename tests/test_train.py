@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import (
     ATARI,
+    CONTINUOUS,
     DISCRETE,
     PPO,
     SCRIPTS,
@@ -28,13 +29,12 @@ import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
-from variants import ppo_atari_lstm, ppo_penalty
-
-ONE_UPDATE = dict(update_epochs=1, num_minibatches=1)
+from variants import ppo_atari_lstm, ppo_penalty, trpo
 
 
 def one_update(script):
-    return ONE_UPDATE if script in PPO else {}
+    names = ("update_epochs", "critic_epochs", "num_minibatches")
+    return {name: 1 for name in names if hasattr(script.Args, name)}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_rollouts_carry_on_where_the_last_one_stopped(script, make_args, record,
         t = torch.arange(5 * iteration, 5 * iteration + 5)[:, None].expand(5, 3)
         assert torch.equal(numbers_in(batch.obs), torch.stack([t // 3, t % 3], -1).float())
         assert torch.equal(dones, (t % 3 == 2).float())
-        if script is not ppo_continuous:  # which scales them
+        if script not in CONTINUOUS:  # which scales them
             assert torch.equal(rewards, torch.ones(5, 3) if script in ATARI else t % 3 + 1.0)
         assert values.shape == (6, 3)
 
@@ -95,7 +95,7 @@ def test_actions_are_samples(script, make_args, rollouts_of, no_evaluation):
         setattr(args, name, value)
     _, [batch] = rollouts_of(script, args)
     actions = batch.actions.view(T, 8).float()
-    assert actions.mean(0) == pytest.approx(0 if script is ppo_continuous else 0.5, abs=5 / T**0.5)
+    assert actions.mean(0) == pytest.approx(0 if script in CONTINUOUS else 0.5, abs=5 / T**0.5)
     pairs = torch.corrcoef(torch.cat([actions[:-1], actions[1:]], 1).T)  # of envs, and with the step before
     assert (pairs - torch.eye(16)).abs().max() < 5 / T**0.5
 
@@ -119,7 +119,7 @@ def test_only_time_limits_are_bootstrapped(script, name, make_args, record, no_e
         assert torch.equal(values, (10 * (t // 3) + t % 3).float())
         t = t[:16]
         assert torch.equal(dones, (t % 3 == 2).float())
-        reward = rewards[0, 0] if script is ppo_continuous else 1  # which scales it
+        reward = rewards[0, 0] if script in CONTINUOUS else 1  # which scales it
         limits = (t % 3 == 2) & (name == "OnesTimesOut")
         torch.testing.assert_close(rewards, reward + limits * 0.9 * (10 * (t // 3) + 3))
 
@@ -158,10 +158,10 @@ def test_evaluation_is_greedy_if_asked(script, make_args):
     agent = make_agent_of(script, args)
     head = [module for module in agent.actor.modules() if hasattr(module, "bias")][-1]
     torch.nn.init.zeros_(head.weight)
-    head.bias.data = torch.tensor([0.5] if script is ppo_continuous else [0.0, 0.5])
+    head.bias.data = torch.tensor([0.5] if script in CONTINUOUS else [0.0, 0.5])
     sampled = script.evaluate(agent, args)
     args.eval_greedy = True
-    assert script.evaluate(agent, args) == [5.0 if script is ppo_continuous else 10.0] * 8
+    assert script.evaluate(agent, args) == [5.0 if script in CONTINUOUS else 10.0] * 8
     assert len(set(sampled)) > 1
 
 
@@ -176,7 +176,8 @@ def test_adam_divides_by_an_epsilon_of_1e_5(script, make_args, record, no_evalua
     optimizer.param_groups[0]["lr"] = 1.0
     optimizer.state.clear()
     parameters = optimizer.param_groups[0]["params"]
-    assert len(parameters) == 12 + (script is ppo_continuous) + 4 * (script is ppo_atari_lstm)
+    sizes = {ppo_continuous: 13, trpo: 6, ppo_atari_lstm: 16}  # of trpo.py, it is the critic's alone
+    assert len(parameters) == sizes.get(script, 12)
     before = [p.detach().clone() for p in parameters]
     for p in parameters:
         p.grad = torch.full_like(p, 1e-5)
@@ -206,23 +207,24 @@ def test_clip_schedule(clipped, make_args, record, no_evaluation):
     assert {clip_coef for (_, _, _, clip_coef, _), _ in losses} == {0.4}
 
 
-def test_gradients_are_clipped_all_together(script, make_args, steps_of_adam, no_evaluation):
-    args = make_args(script, iterations=2, vf_coef=1e4, max_grad_norm=0.25)
-    _, log = script.train(args)
+def test_gradients_are_clipped_all_together(one_loss, make_args, steps_of_adam, no_evaluation):
+    args = make_args(one_loss, iterations=2, vf_coef=1e4, max_grad_norm=0.25)
+    _, log = one_loss.train(args)
     assert [norm for _, norm in steps_of_adam] == pytest.approx([0.25] * 2 * updates_of(args), rel=1e-3)
     assert min(row["grad_norm"] for row in log) > 1
     steps_of_adam.clear()
-    script.train(make_args(script, iterations=1, vf_coef=1e4, max_grad_norm=math.inf))
+    one_loss.train(make_args(one_loss, iterations=1, vf_coef=1e4, max_grad_norm=math.inf))
     assert max(norm for _, norm in steps_of_adam) > 1
 
 
-@pytest.mark.parametrize("script", [s for s in PPO if s is not ppo_atari_lstm], ids=name_of)
+@pytest.mark.parametrize("script", [s for s in [*PPO, trpo] if s is not ppo_atari_lstm], ids=name_of)
 def test_every_sample_once_an_epoch_in_a_new_order(script, make_args, record, no_evaluation):
     """The obs of Counter without an end are (0, t): with one env they number the samples."""
-    losses = record(script, "ppo_loss")
-    sizes = dict(num_envs=1, num_steps=32, iterations=1, update_epochs=3, num_minibatches=4)
+    calls = record(script, "backpropagate")
+    epochs = {"critic_epochs" if script is trpo else "update_epochs": 3}
+    sizes = dict(num_envs=1, num_steps=32, iterations=1, num_minibatches=4) | epochs
     script.train(make_args(script, env_id=toy(script, "Endless"), **sizes))
-    rows = [numbers_in(batch.obs)[:, 1].int().tolist() for (_, _, batch, *_), _ in losses[:12]]
+    rows = [numbers_in(batch.obs)[:, 1].int().tolist() for (_, batch, *_), _ in calls]
     assert all(len(row) == 8 for row in rows)
     epochs = [sum(rows[i : i + 4], []) for i in (0, 4, 8)]
     assert all(sorted(epoch) == list(range(32)) for epoch in epochs)
@@ -305,12 +307,12 @@ def test_target_kl_ends_the_update_after_an_epoch(clipped, make_args, record, no
     assert len(losses) == 2 * 4
 
 
-def test_metrics_are_means_over_the_update(script, make_args, record, no_evaluation):
-    losses = record(script, loss_name(script))
-    args = make_args(script, learning_rate=1e-2, iterations=2)
-    _, log = script.train(args)
+def test_metrics_are_means_over_the_update(one_loss, make_args, record, no_evaluation):
+    losses = record(one_loss, loss_name(one_loss))
+    args = make_args(one_loss, learning_rate=1e-2, iterations=2)
+    _, log = one_loss.train(args)
     updates = updates_of(args)
-    for row, start in zip(log, (0, updates + (script is ppo_penalty)), strict=True):
+    for row, start in zip(log, (0, updates + (one_loss is ppo_penalty)), strict=True):
         update = [metrics for _, (_, metrics) in losses[start : start + updates]]
         assert {"policy_loss", "value_loss", "entropy", "grad_norm"} <= update[0].keys()
         for name in update[0]:
@@ -401,7 +403,7 @@ def test_observations_are_flattened(vector, make_args, no_evaluation):
     """A number out of 1000, and 2 x 2 of any size."""
     agent, log = vector.train(make_args(vector, env_id=toy(vector, "Dict"), iterations=2))
     assert agent.actor[0].in_features == 1004
-    assert all(math.isfinite(row["policy_loss"]) for row in log)
+    assert all(math.isfinite(row["entropy"] + row["value_loss"]) for row in log)
 
 
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Blackjack-v1", "Acrobot-v1"])

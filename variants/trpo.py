@@ -251,7 +251,7 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
                 break
         else:
             vector_to_parameters(before, parameters)
-            kl, rise, step = torch.zeros(3)
+            dist, (kl, rise, step) = old, torch.zeros(3)
     metrics = {"kl": kl, "gain": rise, "expected_gain": (gradient * step).sum(), "tries": tries + 1}
     metrics |= {"cg_residual": (image - gradient).norm(), "entropy": dist.entropy().mean()}
     return {name: float(metric) for name, metric in metrics.items()}
