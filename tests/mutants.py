@@ -442,6 +442,21 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("shapes", "len(self.action_shape)", "1", "test_trpo::test_actions_of_any_shape", TRPO),
     ("resume", "load(args.resume, agent=agent, optimizer=optimizer)", "load(args.resume, agent=agent)",
      "test_trpo::test_a_resumed_run", TRPO),
+    # ---- beside other implementations
+    ("peers", "args.gamma * final_value.cpu()", "0.9 * final_value.cpu()", "test_peers::test_ppo",
+     DISCRETE + MASKED),
+    ("peers", "args.gamma * final_values", "0.9 * final_values", "test_peers::test_ppo", CONTINUOUS),
+    ("peers", "advantages.std() + 1e-8", "advantages.std(correction=0) + 1e-8", "test_peers::test_ppo",
+     DISCRETE + MASKED + CONTINUOUS),
+    ("peers", "eps=1e-5", "eps=1e-4", "test_peers::test_ppo", DISCRETE + MASKED + CONTINUOUS),
+    ("peers", "1 + clip_coef", "1.01 + clip_coef", "test_peers::test_ppo", DISCRETE + MASKED + CONTINUOUS),
+    ("peers", "- args.ent_coef * entropy", "", "test_peers::test_a2c", DISCRETE + CONTINUOUS),
+    ("peers", "gae_lambda * advantages", "0.9 * advantages", "test_peers::test_a2c", DISCRETE + CONTINUOUS),
+    ("peers", "2 * args.target_kl /", "2.01 * args.target_kl /", "test_peers::test_trpo"),
+    ("peers", "gradient, args.cg_iters", "gradient, args.cg_iters - 1", "test_peers::test_trpo"),
+    ("peers", "0.5 * ((value", "0.5 * (abs(value", "test_peers::test_trpo", TRPO),
+    ("peers", "state * (1 - start[:, None])", "state", "test_peers::test_recurrent_ppo"),
+    ("peers", "features.split(", "features.detach().split(", "test_peers::test_recurrent_ppo"),
 )]
 # fmt: on
 

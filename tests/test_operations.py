@@ -111,7 +111,8 @@ def train_until_killed(name, args, owner, function, call, after):
 
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts."""
-    args = make_args(script, iterations=8, checkpoints=4)
+    ends = {"env_id": toy(script, "Dice")} if script in CONTINUOUS else {}  # those of a pendulum are too far
+    args = make_args(script, iterations=8, checkpoints=4, **ends)
     script.train(args)
     moments = [
         ("script", "backpropagate", 2 * updates_of(args) + 1, False),  # in iteration 2
