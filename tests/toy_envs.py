@@ -17,6 +17,7 @@ class Counter(Masks, gym.Env):
     """obs = (episode since the last seed, t), reward = t: what came from where can be read off any row."""
 
     observation_space = Box(0, np.inf, (2,))
+    episode = -1  # before the first reset
 
     def __init__(self, terminates_after=10**9, continuous=False, reward=None):
         self.terminates_after, self.reward = terminates_after, reward
