@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Stopped, each_of, name_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_loss import Policy
 from test_operations import checkpoint, command_line, same  # noqa: F401
 from torch.distributions import Categorical, kl_divergence
@@ -668,9 +670,18 @@ def test_stopped_and_resumed_is_never_interrupted(script, make_args, monkeypatch
         with pytest.raises(Stopped):
             script.train(stopped)
     assert checkpoint(stopped.run_dir)["iteration"] == 2
+    stopped.resume = stopped.run_dir
+    with monkeypatch.context() as patch:  # while it saves anew what is there
+        patch.setattr(
+            os, "fsync", lambda number: os.truncate(f"{stopped.run_dir}/checkpoint.tmp", 9) or 1 / 0
+        )
+        with pytest.raises(ArithmeticError):
+            script.train(stopped)
     warm = record(script, "warm_start")
-    script.train(replace(stopped, resume=stopped.run_dir))
+    script.train(stopped)
     assert warm == []
+    events = EventAccumulator(stopped.run_dir).Reload().Scalars("score")
+    assert [event.step for event in events] == [8, 16, 24, 32, 40, 48]
     a, b = checkpoint(args.run_dir), checkpoint(stopped.run_dir)
     assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
     assert any(name.startswith("reference") for name in a["agent"])

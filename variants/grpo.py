@@ -131,8 +131,8 @@ def grpo_loss(dist: Distribution, batch: Batch, clip_coef: float, args: Args) ->
     rows = (1 / batch.lengths).sum()
     sizes = {"token": len(ratio), "sequence": rows * batch.lengths, "constant": rows * args.max_new_tokens}
     weights = 1 / sizes[args.loss_norm]  # [G4]
-    gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)
-    policy_loss = -(weights * gain).sum()  # [D08]
+    gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)  # [D08]
+    policy_loss = -(weights * gain).sum()
     entropy = dist.entropy().mean()
     log_ref = batch.ref_logprobs - logprob
     ref_kl = (weights * ratio * (log_ref.exp() - 1 - log_ref)).sum()  # [L5] KL(new, reference)
