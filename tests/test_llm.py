@@ -388,9 +388,17 @@ def test_the_loss_descends_the_kl_to_the_reference(script):
     torch.testing.assert_close(kl_gradient(script, "k3", old, ref), other)
     torch.testing.assert_close(kl_gradient(script, "k1", old, ref), torch.zeros(4))
     assert (wanted - other).abs().max() > 0.05
+    fields = dict(advantages=torch.zeros(1), ref_logprobs=-torch.ones(1))
+    _, metrics = loss_of(script, Policy(torch.zeros(1)), raw(script), **fields)
+    assert metrics["ref_kl"].item() == pytest.approx(1 / math.e)  # never negative, as k1 is for some tokens
 
 
 # ---- rewards and advantages of PPO
+
+
+def counts(dones):
+    """Where the tokens that count are: up to the one that ends the completion."""
+    return dones.flip(0).cumsum(0).flip(0)
 
 
 def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
@@ -408,7 +416,9 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
             for t in range(end + 1):
                 total = sum((gamma * gae_lambda) ** (k - t) * deltas[k] for k in range(t, end + 1))
                 assert advantages[t, n].item() == pytest.approx(total, abs=1e-5)
-            assert not rewards[end + 1 :, n].any() and not values[end + 1 :, n].any()
+            rewards[end + 1 :, n] = values[end + 1 :, n] = 9
+        again = ppo_llm.compute_gae(rewards.numpy(), values.numpy(), dones.numpy(), gamma, gae_lambda)
+        torch.testing.assert_close(torch.from_numpy(again) * counts(dones), advantages * counts(dones))
     assert len(lengths) > 1 and calls[2][0][1].any()
 
 
@@ -429,8 +439,7 @@ def test_a_reward_for_each_token(only_ppo, make_args, record):
     calls = record(ppo_llm, "compute_gae")
     _, log = ppo_llm.train(make_args(ppo_llm, iterations=1, reward="test_llm:one_for_each_token"))
     rewards, _, dones, *_ = calls[0][0]
-    counts = dones.flip(0).cumsum(0).flip(0)
-    torch.testing.assert_close(rewards, 0.5 * torch.arange(len(rewards))[:, None] * counts)
+    torch.testing.assert_close(rewards, 0.5 * torch.arange(len(rewards))[:, None] * counts(dones))
     assert log[0]["score"] == pytest.approx(rewards.sum().item() / 8)
 
 
