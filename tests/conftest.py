@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 from pathlib import Path
+from types import ModuleType
 
 # What torchrun would set, for variants/ppo_atari_distributed.py, and where processes find tests/toy_envs.py.
 os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
@@ -54,16 +55,15 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     if wanted := config.getoption("--script"):
-        others = {script for script in SCRIPTS if name_of(script) != wanted}
-        left_out = [item for item in items if others & scripts_of(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not others & scripts_of(item)]
+        kept = [item for item in items if {*map(name_of, scripts_of(item))} <= {wanted}]
+        config.hook.pytest_deselected(items=[*{*items} - {*kept}])
+        items[:] = kept
 
 
 def scripts_of(item):
     """The scripts that a test is parametrised with: none or one."""
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return {script for script in SCRIPTS if any(value is script for value in values)}
+    return {value for value in values if isinstance(value, ModuleType)}
 
 
 @pytest.fixture

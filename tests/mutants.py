@@ -25,6 +25,8 @@ MASKED, PENALTY, CONTINUOUS = ("ppo_masked",), ("ppo_penalty",), ("ppo_continuou
 VECTOR = REINFORCE + DISCRETE + MASKED + PENALTY + CONTINUOUS + TRPO
 GAMES = ATARI + LSTM + DISTRIBUTED
 SCRIPTS = VECTOR + GAMES
+PPO_LLM, GRPO = ("ppo_llm",), ("grpo",)
+LANGUAGE = PPO_LLM + GRPO
 
 
 class Mutant(NamedTuple):
@@ -32,7 +34,7 @@ class Mutant(NamedTuple):
     line: str  # or a part of it
     broken: str
     test: str = ""  # as in test_gae::test_one_transition; default: the one in the table of tags
-    scripts: tuple[str, ...] = SCRIPTS  # or those of them that have the line
+    scripts: tuple[str, ...] = SCRIPTS  # those of them that have the line (and a tag's: LANGUAGE, too)
 
 
 # fmt: off
@@ -457,6 +459,68 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("peers", "0.5 * ((value", "0.5 * (abs(value", "test_peers::test_trpo", TRPO),
     ("peers", "state * (1 - start[:, None])", "state", "test_peers::test_recurrent_ppo"),
     ("peers", "features.split(", "features.detach().split(", "test_peers::test_recurrent_ppo"),
+    # ---- language models
+    ("D06", "np.random.permutation(N)", "np.arange(N)", "", LANGUAGE),
+    ("D06", "np.random.permutation(N)", "np.random.randint(N, size=N)", "", LANGUAGE),
+    ("D08", "torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)",
+     "ratio * batch.advantages", "", GRPO),
+    ("D08", "torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)",
+     "clipped_ratio * batch.advantages", "", GRPO),
+    ("D08", "1 - clip_coef, 1 + clip_coef", "1 - args.clip_coef, 1 + 2 * clip_coef", "", PPO_LLM),
+    ("E2", "        warm_start(agent, args, task)", "        warm_start(agent, args, task)\n"
+     "    if args.resume:\n        warm_start(agent, args, task)", "", LANGUAGE),
+    ("L1", "(attended.cumsum(1) - 1).clamp(min=0)",
+     "torch.arange(attended.shape[1]).expand(attended.shape)", "", LANGUAGE),
+    ("L2", "tokens[:, :-1], attended[:, :-1]", "tokens, attended", "", LANGUAGE),
+    ("L3", "output.logits[mask].float() / self.temperature", "output.logits[mask].float()", "", LANGUAGE),
+    ("L3", "logits = logits.float() / self.temperature", "logits = logits.float()", "", LANGUAGE),
+    ("L4", "~torch.isin(token, agent.ends)", "(token != agent.pad)", "", LANGUAGE),
+    ("L4", "~torch.isin(token, agent.ends)", "~torch.isin(token, agent.ends[:1])", "", LANGUAGE),
+    ("L4", "*masks, running]", "*masks, running & ~torch.isin(token, agent.ends)]", "", LANGUAGE),
+    ("L4", ".where(running, agent.pad)", "", "", LANGUAGE),
+    ("L5", "ratio * (log_ref.exp()", "(log_ref.exp()", "", LANGUAGE),
+    ("L5", "batch.ref_logprobs - logprob", "logprob - batch.ref_logprobs", "", LANGUAGE),
+    ("L5", "(log_ref.exp() - 1 - log_ref)", "-log_ref", "", LANGUAGE),
+    ("L6", "nn.init.zeros_(self.value_head.weight)", "pass", "", PPO_LLM),
+    ("L6", "nn.init.zeros_(self.value_head.bias)", "pass", "", PPO_LLM),
+    ("L7", "self.eval()", "self.train()", "", LANGUAGE),
+    ("L8", "copy.deepcopy(agent.model).requires_grad_(False)", "agent.model", "", LANGUAGE),
+    ("L8", "copy.deepcopy(agent.model).requires_grad_(False)", "copy.deepcopy(agent.model)", "", LANGUAGE),
+    ("L8", "if args.kl_coef:", "if True:", "", LANGUAGE),
+    ("L9", "else len(row) - 1, n] = score", "else -1, n] = score", "", PPO_LLM),
+    ("L9", "dones[len(row) - 1, n]", "dones[-1, n]", "", PPO_LLM),
+    ("L10", 'if problem["prompt"] not in seen]', "if problem not in held_out]", "", LANGUAGE),
+    ("L10", 'if problem["prompt"] not in seen]', "]", "", LANGUAGE),
+    ("L11", "    dist, value = agent(batch.tokens",
+     "    batch = batch._replace(mask=torch.ones_like(batch.mask))\n    dist, value = agent(batch.tokens",
+     "", PPO_LLM),
+    ("L11", "    dist = agent(batch.tokens",
+     "    batch = batch._replace(mask=torch.ones_like(batch.mask))\n    dist = agent(batch.tokens", "", GRPO),
+    ("L12", "rewards -= args.kl_coef", "rewards += args.kl_coef", "", PPO_LLM),
+    ("L12", "(logprobs - ref_logprobs).T", "(logprobs - ref_logprobs).clamp(min=0).T", "", PPO_LLM),
+    ("G1", "groups - groups.mean(1, keepdims=True)", "groups - groups.mean()", "", GRPO),
+    ("G1", "groups - groups.mean(1, keepdims=True)", "groups.copy()", "", GRPO),
+    ("G2", "ddof=1", "ddof=0", "", GRPO),
+    ("G2", "    if norm_adv:", "    if True:", "", GRPO),
+    ("G3", "1 + args.clip_coef_high", "1 + clip_coef", "", GRPO),
+    ("G4", "1 / sizes[args.loss_norm]", '1 / sizes["token"]', "", GRPO),
+    ("G4", '"sequence": rows * batch.lengths', '"sequence": batch.lengths', "", GRPO),
+    ("G4", "rows * args.max_new_tokens", "len(ratio) * args.max_new_tokens", "", GRPO),
+    ("greedy", "logits if greedy else ", "", "test_llm::test_greedy_with_a_cache", LANGUAGE),
+    ("group", "for problem in problems for _ in range(args.group_size)]",
+     "for _ in range(args.group_size) for problem in problems]",
+     "test_llm::test_a_group_answers_one_prompt", GRPO),
+    ("columns", "problems = [names | problem for problem in problems]", "pass",
+     "test_llm::test_columns_that_only_some", LANGUAGE),
+    ("columns", 'sys.path.append("")', "pass", "test_llm::test_reward_from_the_current", LANGUAGE),
+    ("float32", "dtype=torch.float32", 'dtype="auto"', "test_llm::test_model_from_a_folder", LANGUAGE),
+    ("penalty", "if not args.kl_in_reward:", "if True:",
+     "test_llm::test_kl_off_the_reward_is_not_in_the_loss", PPO_LLM),
+    ("evaluate", "    load(args.evaluate, agent=agent)\n", "", "test_llm::test_evaluation_is_repeated",
+     LANGUAGE),
+    ("evaluate", ", args.eval_greedy)", ")", "test_llm::test_greedy_evaluation", LANGUAGE),
+    ("warm start", "agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])", "agent.pad_rows(rows)",
+     "test_llm::test_warm_start", LANGUAGE),
 )]
 # fmt: on
 
@@ -467,12 +531,18 @@ def file_of(script):
 
 def scripts_of(mutant):
     """The scripts that it is made of."""
-    return [script for script in mutant.scripts if mutant.line in file_of(script).read_text()]
+    scripts = [script for script in mutant.scripts if mutant.line in file_of(script).read_text()]
+    if mutant.scripts == SCRIPTS and not mutant.test:
+        texts = {script: file_of(script).read_text() for script in LANGUAGE}
+        scripts += [s for s, text in texts.items() if mutant.line in text and f"[{mutant.subject}]" in text]
+    return scripts
 
 
-def named_in_the_table(tag):
-    row = re.search(rf"^\| {tag} \|.*`(\w+)\.py::(\w+)` \|$", (ROOT / "docs/details.md").read_text(), re.M)
-    return f"{row[1]}::{row[2]}"
+def named_in_the_table(tag, script):
+    """The test of a tag; language models have rows of their own."""
+    table = (ROOT / "docs/details.md").read_text()
+    rows = re.findall(rf"^\| {tag} \|.*`(\w+)\.py::(\w+)` \|$", table, re.M)
+    return next("::".join(row) for row in rows if (row[0] == "test_llm") == (script in LANGUAGE))
 
 
 def run_tests(folder, arguments):
@@ -487,7 +557,7 @@ def run_tests(folder, arguments):
 
 def survives(case):
     mutant, script = case
-    file, name = (mutant.test or named_in_the_table(mutant.subject)).split("::")
+    file, name = (mutant.test or named_in_the_table(mutant.subject, script)).split("::")
     ignored = shutil.ignore_patterns(".*", "runs", "wandb", "results", "__pycache__")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, f"{folder}/copy", ignore=ignored))
@@ -512,6 +582,7 @@ def main(wanted):
     os.environ["OMP_NUM_THREADS"] = "1"
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["pytest", "hypothesis", "torch.utils.tensorboard", "gymnasium", "tyro", "moviepy"]
+        + ["transformers.models.llama", "transformers.models.gpt2"] * any(s in LANGUAGE for _, s in cases)
     )
     survivors = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:

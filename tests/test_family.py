@@ -1,10 +1,11 @@
 """What holds between files: siblings the same to the letter, tags and their table in step, a true README."""
 
 import ast
-import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,6 +18,16 @@ import ppo_discrete
 import reinforce_baseline
 from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, trpo
 
+
+def not_imported(path):
+    """A script, by its file alone: transformers, which takes long to import, is for test_llm.py."""
+    module = ModuleType(Path(path).stem)
+    module.__file__ = str(ROOT / path)
+    return module
+
+
+ppo_llm, grpo = not_imported("variants/ppo_llm.py"), not_imported("variants/grpo.py")
+LANGUAGE = [ppo_llm, grpo]
 FAMILY = {
     "R": reinforce_baseline,
     "D": ppo_discrete,
@@ -27,6 +38,8 @@ FAMILY = {
     "M": ppo_masked,
     "P": ppo_penalty,
     "T": trpo,
+    "V": ppo_llm,
+    "G": grpo,
 }
 FORKS = {  # of what, and what is not as there
     reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss backpropagate check train"),
@@ -41,6 +54,18 @@ FORKS = {  # of what, and what is not as there
         "Args Batch surrogate flat_gradient fisher_vector_product conjugate_gradients Agent improve "
         "backpropagate check train",
     ),
+    ppo_llm: (
+        ppo_discrete,
+        "Args Batch Task ppo_loss Agent make_model complete backpropagate exact_match make_task"
+        " reasoning_gym_task grade evaluate warm_start train check make_run_dir save report evaluate_run",
+    ),
+    grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss backpropagate grade warm_start train check"),
+}
+GONE = {  # what the parent has and the fork does without
+    ppo_atari: {"mlp"},
+    trpo: {"ppo_loss"},
+    ppo_llm: {"layer_init", "mlp", "make_envs"},
+    grpo: {"compute_gae"},
 }
 LINES = {  # without the block of PEP 723
     reinforce_baseline: 468,
@@ -51,6 +76,8 @@ LINES = {  # without the block of PEP 723
     ppo_penalty: 502,
     ppo_atari_lstm: 546,
     trpo: 575,
+    ppo_llm: 622,
+    grpo: 602,
     ppo_atari_distributed: 564,
 }
 TRAIN_LINES = {  # where it may be longer than 136
@@ -68,23 +95,28 @@ DIFFS = {  # lines added and taken away
     (ppo_atari, ppo_atari_lstm): (52, 36),
     (ppo_atari, ppo_atari_distributed): (56, 22),
     (ppo_continuous, trpo): (105, 70),
+    (ppo_llm, grpo): (62, 80),
 }
 
 
+def source_of(module):
+    return Path(module.__file__).read_text()
+
+
 def definitions(module):
-    source = inspect.getsource(module)
+    source = source_of(module)
     named = (node for node in ast.parse(source).body if hasattr(node, "name"))
     return {node.name: ast.get_source_segment(source, node) for node in named}
 
 
 def tags_of(module):
-    return re.findall(r"# .*\[([DEX]\d+)\]", inspect.getsource(module).split('"""', 2)[2])
+    return re.findall(r"# .*\[([DEXLG]\d+)\]", source_of(module).split('"""', 2)[2])
 
 
 def rows_of_the_table():
     """(tag, letters of the files, file of the test, name of the test) for each detail."""
     table = (ROOT / "docs/details.md").read_text()
-    return re.findall(r"^\| ([DEX]\d+) \|.*\| ([A-Z ]+) \| `(\w+\.py)::(\w+)` \|$", table, re.M)
+    return re.findall(r"^\| ([DEXLG]\d+) \|.*\| ([A-Z ]+) \| `(\w+\.py)::(\w+)` \|$", table, re.M)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "toy/Copy-v0"])
@@ -108,40 +140,44 @@ def test_one_epoch_of_one_minibatch_is_reinforce(make_args, no_evaluation, env_i
 def test_siblings_are_the_same_to_the_letter(module):
     parent, own = FORKS[module]
     ours, original = definitions(module), definitions(parent)
-    renamed = [name.replace("reinforce_loss", "ppo_loss") for name in ours]
+    renamed = [re.sub("^(reinforce|grpo)_loss$", "ppo_loss", name) for name in ours]
     shared = [name for name in renamed if name in original]
     assert shared == [name for name in original if name in renamed]  # in the same order
-    left_out = {ppo_atari: {"mlp"}, trpo: {"ppo_loss"}}.get(module, set())
-    assert set(original) - set(renamed) == left_out
+    assert set(original) - set(renamed) == GONE.get(module, set())
     assert {name for name in ours if ours[name] != original.get(name)} == set(own.split())
 
 
-def test_shared_flags_mean_the_same():
+@pytest.mark.parametrize(
+    ("modules", "own"),
+    [
+        (
+            SCRIPTS,
+            {"learning_rate", "norm_adv", "env_id", "total_timesteps", "num_envs", "target_kl", "compile"},
+        ),
+        (LANGUAGE, {"norm_adv", "clip_coef"}),
+    ],
+    ids=["games", "language"],
+)
+def test_shared_flags_mean_the_same(modules, own):
     """The comment of a flag, its help, is the same everywhere, whatever its default."""
     meanings = {}
-    for module in SCRIPTS:
-        for name, comment in re.findall(r"^    (\w+): .*#(.*)", inspect.getsource(module.Args), re.M):
+    for module in modules:
+        for name, comment in re.findall(r"^    (\w+): .*#(.*)", definitions(module)["Args"], re.M):
             meanings.setdefault(name, set()).add(comment)
-    own = {"learning_rate", "norm_adv", "env_id", "total_timesteps", "num_envs", "target_kl", "compile"}
     assert {name for name, comments in meanings.items() if len(comments) > 1} == own
 
 
 def test_table_of_tags():
     """Each named test exists."""
     rows = rows_of_the_table()
-    assert [tag for tag, *_ in rows if tag[0] == "D"] == [f"D{number:02}" for number in range(1, 38)]
-    assert [tag for tag, *_ in rows if tag[0] != "D"] == [
-        "X1",
-        "X2",
-        "X3",
-        "X4",
-        "E1",
-        "E2",
-        "E3",
-        "E4",
-        "E5",
-        "E6",
+    games = [tag for tag, letters, *_ in rows if not {"V", "G"} & {*letters.split()}]
+    assert [tag for tag in games if tag[0] == "D"] == [f"D{number:02}" for number in range(1, 38)]
+    assert [tag for tag in games if tag[0] != "D"] == [
+        *("X1", "X2", "X3", "X4"),
+        *("E1", "E2", "E3", "E4", "E5", "E6"),
     ]
+    language = [tag for tag, *_ in rows if tag[0] in "LG"]
+    assert language == [f"L{number}" for number in range(1, 13)] + ["G1", "G2", "G3", "G4"]
     for *_, file, name in rows:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), name
 
@@ -164,7 +200,7 @@ def test_the_test_of_a_tag_is_of_every_file_that_has_it():
             assert any(name_of(FAMILY[letter]) in parameters for parameters in of_files), (tag, letter)
 
 
-@pytest.mark.parametrize("module", SCRIPTS, ids=name_of)
+@pytest.mark.parametrize("module", FAMILY.values(), ids=name_of)
 def test_each_tag_has_a_mutant_in_each_file(module):
     broken = {mutant.subject for mutant in MUTANTS if name_of(module) in scripts_of(mutant)}
     assert set(tags_of(module)) <= broken
@@ -176,12 +212,14 @@ def test_mutants_are_of_lines_that_exist():
         assert scripts_of(mutant) and {*named} <= {*scripts_of(mutant)}, mutant.line
 
 
-@pytest.mark.parametrize("module", SCRIPTS, ids=name_of)
+@pytest.mark.parametrize("module", FAMILY.values(), ids=name_of)
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
+    if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
+        assert lengths.pop("Agent") <= 80 and lengths.pop("Args") <= 45
     assert lengths.pop("train") <= TRAIN_LINES.get(module, 136)
     assert max(lengths.values()) <= 36
-    source = inspect.getsource(module)
+    source = source_of(module)
     assert len(source[source.index('"""') :].splitlines()) <= LINES[module]
 
 
@@ -206,7 +244,8 @@ def test_files_named_in_the_readme_exist():
 
 
 def test_pins_are_exact():
-    lines = [*(ROOT / "requirements.txt").open(), *(ROOT / "tests/requirements.txt").open()]
+    paths = (ROOT / folder / "requirements.txt" for folder in (".", "variants", "tests"))
+    lines = [line for path in paths for line in path.open()]
     packages = [line.strip() for line in lines if line[0] not in "#-\n"]
     assert len(packages) > 10
     assert all(re.fullmatch(r"[\w-]+(\[[\w,-]+\])?==[\d.]+", package) for package in packages)

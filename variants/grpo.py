@@ -22,7 +22,7 @@ A prompt is an env, a response is an episode, a token is an action; only the rew
 Shapes  N rows are a prompt of up to P tokens, padded on the left, and a completion of up to T, on the right.
         The mask (N, T) picks the M tokens of completions that count: those up to the end of text.
 
-Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] to [L9] are those of language models.
+Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] and [G1] are of language models.
 """
 
 import copy
@@ -131,13 +131,11 @@ def grpo_loss(dist: Distribution, batch: Batch, clip_coef: float, args: Args) ->
     rows = (1 / batch.lengths).sum()
     sizes = {"token": len(ratio), "sequence": rows * batch.lengths, "constant": rows * args.max_new_tokens}
     weights = 1 / sizes[args.loss_norm]  # [G4]
-    gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)
-    policy_loss = -(weights * gain).sum()  # [D08]
+    gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)  # [D08]
+    policy_loss = -(weights * gain).sum()
     entropy = dist.entropy().mean()
     log_ref = batch.ref_logprobs - logprob
-    ref_kl = (
-        weights * ratio * (log_ref.exp() - 1 - log_ref)
-    ).sum()  # [L5] KL(new, reference), by its gradient, too
+    ref_kl = (weights * ratio * (log_ref.exp() - 1 - log_ref)).sum()  # [L5] KL(new, reference)
     loss = policy_loss + args.kl_coef * ref_kl - args.ent_coef * entropy  # [D10]
     kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
     clip_frac = (ratio != clipped_ratio).float().mean()
@@ -160,10 +158,6 @@ class Agent(nn.Module):
         self.reference = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
 
-    def freeze_reference(self) -> None:
-        """Keep the model as it is now."""
-        self.reference = copy.deepcopy(self.model).requires_grad_(False)
-
     def pad_rows(self, rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""
         lengths = torch.tensor([[len(row)] for row in rows])
@@ -179,7 +173,12 @@ class Agent(nn.Module):
             prompts = [template([{"role": "user", "content": prompt}]) for prompt in prompts]
         else:
             prompts = [(self.tokenizer.bos_token or "") + prompt for prompt in prompts]
-        return self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, left=True)
+        tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
+        if tokens.shape[1] + self.max_new_tokens > self.model.config.max_position_embeddings:
+            refuse(
+                f"a prompt of {tokens.shape[1]} tokens and --max-new-tokens are more than --model can take"
+            )
+        return tokens, attended
 
     def decode(self, tokens: Tensor, mask: Tensor) -> tuple[list[list[int]], list[str]]:
         """The completions, as the tokens that count and as texts without the end."""
@@ -192,14 +191,12 @@ class Agent(nn.Module):
         positions = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
         return {"input_ids": tokens, "attention_mask": attended.long(), "position_ids": positions}
 
-    def logits(self, model: nn.Module, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
-        """Logits (M, vocabulary), from which the tokens of the mask come."""
+    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> Distribution:
+        """What the M tokens of the mask are chosen from."""
+        model = self.reference if frozen else self.model
         kwargs = {"logits_to_keep": mask.shape[1], "use_cache": False}
         output = model(**self.inputs(tokens[:, :-1], attended[:, :-1]), **kwargs)  # [L2] of the token before
-        return output.logits[mask].float() / self.temperature  # [L3]
-
-    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> Distribution:
-        return Categorical(logits=self.logits(self.model, tokens, attended, mask), validate_args=False)
+        return Categorical(logits=output.logits[mask].float() / self.temperature, validate_args=False)  # [L3]
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
@@ -216,12 +213,11 @@ def make_model(args: Args) -> tuple:
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
-        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+        if args.chat and not tokenizer.chat_template:
+            raise ValueError("there is no template for --chat")
+        return tokenizer, AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     except (OSError, ValueError) as error:
         refuse(f"--model {args.model}: {str(error).splitlines()[0]}")
-    if args.chat and not tokenizer.chat_template:
-        refuse(f"--chat: {args.model} has no chat template")
-    return tokenizer, model
 
 
 @torch.no_grad()
@@ -241,9 +237,9 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
 
 
 def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of grpo_loss to the agent's -> its metrics; outside of the mask nothing counts."""
+    """Add the gradients of the loss to the agent's -> its metrics; outside of the mask nothing counts."""
     dist = agent(batch.tokens, batch.attended, batch.mask)
-    batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))
+    batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))  # [L11]
     loss, metrics = grpo_loss(dist, batch, clip_coef, args)
     loss.backward()
     return metrics
@@ -257,9 +253,7 @@ class Task(NamedTuple):
     reward: Callable[..., list]
 
 
-def exact_match(
-    prompts: list[str], completions: list[str], answer: list[str], **columns: list
-) -> list[float]:
+def exact_match(completions: list[str], answer: list[str], **columns: list) -> list[float]:
     """1 for each completion that is the answer, 0 for others."""
     return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
 
@@ -272,52 +266,56 @@ def make_task(args: Args) -> Task:
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
             problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
         elif args.task.endswith(".jsonl"):
-            problems = [json.loads(line) for line in Path(args.task).read_text().splitlines()]
+            problems = [json.loads(line) for line in Path(args.task).read_text().strip().split("\n")]
         else:
             problems, reward = reasoning_gym_task(args.task, json.loads(args.task_config))
-        prompts = [problem["prompt"] for problem in problems]
         if args.reward:
+            sys.path.append("")  # the module may be in the current folder
             module, _, name = args.reward.partition(":")
             reward = getattr(importlib.import_module(module), name)
+        needed = ("prompt", "answer") if reward is exact_match or args.sft_steps else ("prompt",)
+        if not all(x.get(name) and isinstance(x[name], str) for x in problems for name in needed):
+            raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
     except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
         refuse(f"--task {args.task} --reward {args.reward}: {type(error).__name__}: {error}")
-    if reward is exact_match and not all("answer" in problem for problem in problems):
-        refuse(f"--task {args.task}: without an answer to each prompt it takes a --reward")
-    held_out = set(prompts[: args.eval_episodes])
-    training = [problem for problem in problems if problem["prompt"] not in held_out]
+    names = {name: None for problem in problems for name in problem}
+    problems = [names | problem for problem in problems]
+    held_out = problems[: args.eval_episodes]
+    seen = {problem["prompt"] for problem in held_out}
+    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
     if not training:
-        refuse(
-            f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves none of its prompts to train on"
-        )
-    return Task(training, problems[: args.eval_episodes], reward)
+        refuse(f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves no prompt to train on")
+    return Task(training, held_out, reward)
 
 
 def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
     """Problems of a generator of reasoning-gym, and its own scores, which may give part of a point."""
-    import reasoning_gym
+    try:
+        import reasoning_gym
+    except ImportError:
+        raise ImportError("not sorting, not a file .jsonl; others take pip install reasoning-gym") from None
 
     known = reasoning_gym.factory.DATASETS
     if name not in known:
-        raise ValueError(
-            f"not one of {', '.join(difflib.get_close_matches(name, known, cutoff=0.3) or known)}"
-        )
+        close = difflib.get_close_matches(name, known, cutoff=0.3) or known
+        raise ValueError(f"not one of {', '.join(close)}")
     dataset = reasoning_gym.create_dataset(name, **{"seed": 0, "size": 10_000} | config)
     problems = [{"prompt": x["question"], "answer": x["answer"], "entry": x} for x in dataset]
 
-    def reward(prompts: list[str], completions: list[str], entry: list[dict], **columns: list) -> list[float]:
+    def reward(completions: list[str], entry: list[dict], **columns: list) -> list[float]:
         return [float(dataset.score_answer(text, x)) for text, x in zip(completions, entry, strict=True)]
 
     return problems, reward
 
 
 def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: list[str]) -> list:
-    """What the reward function says: a score for each completion, or a list of them, one for each token."""
-    columns = {name: [problem.get(name) for problem in problems] for name in problems[0]}
-    scores = task.reward(columns.pop("prompt"), completions, completion_ids=rows, **columns)
-    wanted = [len(row) if np.ndim(score) else 1 for score, row in zip(scores, rows, strict=False)]
-    if len(scores) != len(rows) or [np.size(score) for score in scores] != wanted:
-        refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
-    if not all(np.isfinite(score).all() for score in scores):
+    """What the reward function says: a score for each completion."""
+    columns = {name: [problem[name] for problem in problems] for name in problems[0]}
+    columns |= {"prompts": columns.pop("prompt"), "completions": completions, "completion_ids": rows}
+    scores = task.reward(**columns)
+    if len(scores) != len(rows) or any(np.ndim(score) for score in scores):
+        refuse("--reward returns not one score for each completion (one for each token: ppo_llm.py)")
+    if not all(np.isfinite(np.asarray(score, float)).all() for score in scores):
         refuse("--reward returns a score that is not finite")
     return scores
 
@@ -334,16 +332,13 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
     """Answers to all held-out prompts, with their scores, and whether they are exactly right."""
     seed_everything(args.seed, "evaluation")
-    answers = []
-    for start in tqdm(
-        range(0, len(task.held_out), args.num_envs), desc="evaluation", leave=False, disable=None
-    ):
+    answers, starts = [], range(0, len(task.held_out), args.num_envs)
+    for start in tqdm(starts, desc="evaluation", leave=False, disable=None):
         problems = task.held_out[start : start + args.num_envs]
         tokens, _, mask = complete(agent, [problem["prompt"] for problem in problems], args.eval_greedy)
         rows, completions = agent.decode(tokens, mask)
-        for problem, text, score in zip(
-            problems, completions, grade(task, problems, rows, completions), strict=True
-        ):
+        scores = grade(task, problems, rows, completions)
+        for problem, text, score in zip(problems, completions, scores, strict=True):
             answer = {"prompt": problem["prompt"], "completion": text, "score": float(np.sum(score))}
             answers.append(answer | {"exact": text.strip() == problem.get("answer")})
     return answers
@@ -355,9 +350,8 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
         prompts, attended = agent.encode([problem["prompt"] for problem in problems])
-        rows = agent.tokenizer(
-            [problem["answer"] for problem in problems], add_special_tokens=False
-        ).input_ids
+        texts = [problem["answer"] for problem in problems]
+        rows = agent.tokenizer(texts, add_special_tokens=False).input_ids
         answers, mask = agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])
         dist = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
@@ -380,10 +374,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     task = make_task(args)
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
+    agent.encode([max((problem["prompt"] for problem in task.training + task.held_out), key=len)])  # it fits
     if not args.resume:
         warm_start(agent, args, task)
     if args.kl_coef:
-        agent.freeze_reference()  # [L8]
+        agent.reference = copy.deepcopy(agent.model).requires_grad_(False)  # [L8]
     parameters = [parameter for parameter in agent.parameters() if parameter.requires_grad]
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     first_iteration, log = 0, []
@@ -426,16 +421,14 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             scores = grade(task, problems, rows, completions)
             actions = tokens[:, -mask.shape[1] :]
             dist = agent(tokens, attended, mask)  # at once: nothing was learned meanwhile
-            logprobs, ref_logprobs = torch.zeros(2, *mask.shape, device=device)
+            logprobs = torch.zeros(mask.shape, device=device)
             logprobs[mask] = dist.log_prob(actions[mask])
-            ref_logprobs[mask] = logprobs[mask]
+            ref_logprobs = logprobs.clone()
             if agent.reference:
-                logits = agent.logits(agent.reference, tokens, attended, mask)
-                ref_logprobs[mask] = Categorical(logits=logits).log_prob(actions[mask])
+                dist = agent(tokens, attended, mask, frozen=True)
+                ref_logprobs[mask] = dist.log_prob(actions[mask])
 
         # update
-        if any(map(np.ndim, scores)):
-            refuse("--reward: groups compare whole completions; scores of tokens are for ppo_llm.py")
         scores = np.array(scores, np.float32)
         advantages = group_advantages(scores, args.group_size, args.norm_adv)
         advantages, lengths = (on_device(x)[:, None].expand(mask.shape) for x in (advantages, mask.sum(1)))
@@ -460,9 +453,6 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["signal"] = float(np.ptp(scores.reshape(-1, args.group_size), axis=1).astype(bool).mean())
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
-        row["exact"] = float(
-            np.mean([x.strip() == y.get("answer") for x, y in zip(completions, problems, strict=True)])
-        )
         row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
@@ -506,16 +496,14 @@ def check(args: Args) -> None:
     highest = dict.fromkeys(("clip_coef", "clip_coef_high", "max_grad_norm", "target_kl"), math.inf)
     highest |= {"threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
-        low = (
-            1 if name.startswith(("num_", "total_", "max_new", "update_", "threads")) else 0
-        )  # counts start at 1
+        low = 1 if name.startswith(("num_", "total_", "max_new", "update_", "threads")) else 0  # counts
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
     if args.total_episodes < args.num_envs:
         refuse(f"--total-episodes {args.total_episodes} is less than --num-envs {args.num_envs}")
-    if args.num_envs % args.num_minibatches:
-        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} completions")
+    if args.num_envs % args.num_minibatches or args.num_envs // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} into parts of 2+")
     if args.group_size < 2 or args.num_envs % args.group_size:
         refuse(f"--group-size {args.group_size} does not make {args.num_envs} completions groups of 2+")
     if args.loss_norm not in ("token", "sequence", "constant"):
@@ -582,18 +570,14 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
 
 
 def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
-    """Evaluate, write all answers to completions.jsonl, and show some, wrong ones first."""
+    """Evaluate, write all answers to completions.jsonl, and show some."""
     answers = evaluate(agent, args, task)
     lines = (json.dumps(answer, ensure_ascii=False) for answer in answers)
     (run_dir / "completions.jsonl").write_text("\n".join(lines) + "\n")
-    for answer in sorted(answers[:50], key=lambda answer: answer["score"])[:: max(1, len(answers[:50]) // 5)][
-        :5
-    ]:
+    for answer in answers[:5]:
         print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
     score, exact = (float(np.mean([answer[name] for answer in answers])) for name in ("score", "exact"))
-    print(
-        f"mean score {score:.3f}, exactly right {exact:.3f} of {len(answers)} held-out prompts; see {run_dir}"
-    )
+    print(f"mean score {score:.3f}, exact {exact:.3f}, of {len(answers)} held-out prompts; see {run_dir}")
     return score
 
 
@@ -603,7 +587,7 @@ def evaluate_run(args: Args) -> None:
     torch.set_num_threads(args.threads)
     task, agent = make_task(args), Agent(args).to(pick_device(args.device))
     if args.kl_coef:
-        agent.freeze_reference()
+        agent.reference = copy.deepcopy(agent.model)
     load(args.evaluate, agent=agent)
     report(agent, args, Path(args.evaluate), task)
 

@@ -1,0 +1,939 @@
+"""PPO and GRPO of language models, against identities, sums by hand, and every mistake."""
+
+import json
+import math
+import os
+import sys
+from collections import Counter
+from dataclasses import asdict, replace
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import Stopped, each_of, name_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_loss import Policy
+from test_operations import checkpoint, command_line, same  # noqa: F401
+from torch.distributions import Categorical, kl_divergence
+from transformers import AutoModelForCausalLM, ByT5Tokenizer, GPT2Config, LlamaConfig
+
+from variants import grpo, ppo_llm
+
+SCRIPTS = [ppo_llm, grpo]
+script = each_of(SCRIPTS)
+only_ppo, only_grpo = each_of([ppo_llm]), each_of([grpo])
+PROMPTS = ["3>", "1234567>", "12>", "98765>"]
+
+
+# ---- what a reward function may be
+
+
+def spread(prompts, completions, completion_ids, level, **columns):
+    """Scores that differ, and see a column of the task."""
+    return [sum(ids) % 7 / 7 + x for ids, x in zip(completion_ids, level, strict=True)]
+
+
+def as_for_trl(completions, **kwargs):
+    """The commonest signature there is."""
+    assert {"prompts", "completion_ids", "level", "answer"} <= kwargs.keys()
+    return [float(len(text)) for text in completions]
+
+
+def one_for_each_token(prompts, completions, completion_ids, **columns):
+    return [[0.5 * t for t in range(len(ids))] for ids in completion_ids]
+
+
+def one_too_few(prompts, completions, **columns):
+    return [0.0] * (len(prompts) - 1)
+
+
+def one_token_too_few(prompts, completions, completion_ids, **columns):
+    return [[0.0] * (len(ids) + 1) for ids in completion_ids]
+
+
+def not_a_number(prompts, completions, **columns):
+    return [math.nan] * len(prompts)
+
+
+def none(prompts, completions, **columns):
+    return [None] * len(prompts)
+
+
+def equal(prompts, completions, **columns):
+    return [1.0] * len(prompts)
+
+
+# ---- tools
+
+
+@pytest.fixture
+def make_args(tmp_path):
+    """make_args(script, **flags) -> Args of 2 iterations of 8 completions of up to 5 tokens."""
+    path = tmp_path / "task.jsonl"
+    numbers = [f"{i * 37 % 1000}" for i in range(12)]
+    lines = [json.dumps({"prompt": f"{x}>", "answer": x[::-1], "level": 1}) for x in numbers]
+    path.write_text("\n".join(lines) + "\n")
+    runs = iter(range(100))
+
+    def make(script, iterations=2, **flags):
+        small = dict(task=str(path), reward="test_llm:spread", num_envs=8, max_new_tokens=5, sft_steps=0)
+        small |= dict(
+            eval_episodes=3, checkpoints=1, learning_rate=1e-2, run_dir=str(tmp_path / f"run{next(runs)}")
+        )
+        if script is grpo:
+            small["group_size"] = 4
+        small |= flags
+        small.setdefault("total_episodes", iterations * small["num_envs"])
+        return script.Args(**small)
+
+    return make
+
+
+def gpt2(args, dropout=0.0):
+    """A tokenizer and a small model with learned positions, which matter."""
+    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    sizes = dict(vocab_size=259, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    config = GPT2Config(**sizes, **rates, eos_token_id=1, pad_token_id=0, bos_token_id=None)
+    model = AutoModelForCausalLM.from_config(config)
+    model.transformer.wpe.weight.data *= 50
+    return ByT5Tokenizer(extra_ids=0), model
+
+
+@pytest.fixture(params=["rotary", "learned"])
+def positions(request, monkeypatch):
+    if request.param == "learned":
+        for script in SCRIPTS:
+            monkeypatch.setattr(script, "make_model", gpt2)
+    return request.param
+
+
+def make_agent(script, **flags):
+    """An agent whose probabilities and values are far from equal."""
+    torch.manual_seed(0)
+    agent = script.Agent(script.Args(**dict(max_new_tokens=6) | flags))
+    agent.model.get_output_embeddings().weight.data *= 20
+    if script is ppo_llm:
+        torch.nn.init.normal_(agent.value_head.weight)
+    return agent
+
+
+@torch.no_grad()
+def look(agent, tokens, attended, mask, **kwargs):
+    """Log-probabilities of what was chosen, and the values, or zeros."""
+    output = agent(tokens, attended, mask, **kwargs)
+    dist, value = output if isinstance(output, tuple) else (output, torch.zeros(int(mask.sum())))
+    return torch.stack([dist.log_prob(tokens[:, -mask.shape[1] :][mask]), value])
+
+
+def loss_name(script):
+    return "grpo_loss" if script is grpo else "ppo_loss"
+
+
+def raw(script, **flags):
+    """Args of the policy's loss alone, but for the flags that the script has."""
+    neutral = dict(norm_adv=False, vf_coef=0.0, ent_coef=0.0, kl_coef=0.0, clip_coef=0.2, clip_coef_high=0.2)
+    neutral |= dict(vf_clip_coef=math.inf) | flags
+    return script.Args(**{name: x for name, x in neutral.items() if hasattr(script.Args, name)})
+
+
+def loss_of(script, dist, args, value=None, **fields):
+    """The loss of tokens that count: zeros, but for the fields; each is a completion of its own."""
+    M = len(fields["advantages"]) if "advantages" in fields else len(fields["logprobs"])
+    zeros = {name: torch.zeros(M) for name in script.Batch._fields} | {"lengths": torch.ones(M)}
+    batch = script.Batch(**{name: (zeros | fields)[name] for name in script.Batch._fields})
+    if script is grpo:
+        return grpo.grpo_loss(dist, batch, args.clip_coef, args)
+    return ppo_llm.ppo_loss(dist, torch.zeros(M) if value is None else value, batch, args.clip_coef, args)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def first_batch(script, args, record):
+    """The first rollout's batch, whole, and the agent that made it."""
+    steps = record(script, "backpropagate")
+    agent, _ = script.train(replace(args, num_minibatches=1, update_epochs=1, learning_rate=0.0))
+    return agent, steps[0][0][1]
+
+
+# ---- one policy in sampling and learning
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_on_fresh_data_the_ratio_is_one(script, make_args, record, monkeypatch, dropout):
+    """To the bit, and so the reference: in the first minibatch of each rollout."""
+    if dropout:
+        monkeypatch.setattr(script, "make_model", lambda args: gpt2(args, dropout))
+    calls = record(script, loss_name(script))
+    script.train(make_args(script, num_minibatches=1))
+    first, second = ({name: x.item() for name, x in calls[i][1][1].items()} for i in (0, 2))
+    assert (first["kl"], first["ref_kl"], first["clip_frac"]) == (0, 0, 0)
+    assert (second["kl"], second["clip_frac"]) == (0, 0)
+    assert second["ref_kl"] > 0 and calls[1][1][1]["kl"] > 0
+
+
+def test_the_learner_sees_what_the_sampler_saw(script, positions, monkeypatch):
+    """Log-probabilities while sampling with a cache are those of one pass over the finished rows."""
+    agent, steps = make_agent(script, temperature=0.7), []
+    act = script.Agent.act
+
+    def spy(self, logits, greedy=False):
+        token = act(self, logits, greedy)
+        steps.append(torch.log_softmax(logits / 0.7, -1).gather(1, token[:, None])[:, 0])
+        return token
+
+    monkeypatch.setattr(script.Agent, "act", spy)
+    tokens, attended, mask = script.complete(agent, PROMPTS)
+    learner, _ = look(agent, tokens, attended, mask)
+    torch.testing.assert_close(learner, torch.stack(steps, 1)[mask], atol=1e-4, rtol=0)
+    assert learner.std() > 0.1
+
+
+def test_left_padding_and_what_is_under_it_change_nothing(script, positions):
+    agent = make_agent(script)
+    tokens, attended, mask = script.complete(agent, PROMPTS)
+    before = look(agent, tokens, attended, mask)
+    garbage = torch.randint(3, 259, (len(PROMPTS), 5))
+    padded = torch.cat([garbage, tokens.where(attended, 99)], 1)
+    wider = torch.cat([torch.zeros_like(garbage, dtype=torch.bool), attended], 1)
+    torch.testing.assert_close(look(agent, padded, wider, mask), before, atol=1e-4, rtol=0)
+
+
+def test_a_row_alone_is_as_in_a_batch(script, positions):
+    agent = make_agent(script)
+    tokens, attended, mask = script.complete(agent, PROMPTS, greedy=True)
+    together = look(agent, tokens, attended, mask).split(mask.sum(1).tolist(), 1)
+    for n, prompt in enumerate(PROMPTS):
+        alone = script.complete(agent, [prompt], greedy=True)
+        T = int(mask[n].sum())
+        assert alone[0][0, -T:].tolist() == tokens[n, -mask.shape[1] :][:T].tolist()
+        torch.testing.assert_close(look(agent, *alone), together[n], atol=1e-4, rtol=0)
+
+
+def test_greedy_with_a_cache_is_greedy_without(script, positions):
+    agent = make_agent(script)
+    tokens, _, mask = script.complete(agent, PROMPTS, greedy=True)
+    for n, prompt in enumerate(PROMPTS):
+        row = agent.encode([prompt])[0]
+        for _ in range(int(mask[n].sum())):
+            with torch.no_grad():
+                row = torch.cat([row, agent.model(row).logits[:, -1:].argmax(-1)], 1)
+        assert row[0, -int(mask[n].sum()) :].tolist() == tokens[n, -mask.shape[1] :][mask[n]].tolist()
+
+
+def test_temperature_is_of_sampling_learning_and_reference(script):
+    agent, cold = make_agent(script), make_agent(script, temperature=2.0)
+    for each in (agent, cold):
+        each.reference = each.model
+    tokens, attended, mask = script.complete(agent, PROMPTS)
+    for frozen in (False, True):
+        outputs = [each(tokens, attended, mask, frozen=frozen) for each in (agent, cold)]
+        one, two = (output[0] if script is ppo_llm else output for output in outputs)
+        torch.testing.assert_close(two.probs, torch.softmax(one.logits / 2, -1))
+    logits = torch.tensor([[0.0, 2.0]]).expand(20_000, 2)
+    for each, share in ((agent, 0.8808), (cold, 0.7311)):
+        assert each.act(logits).float().mean().item() == pytest.approx(share, abs=0.02)
+
+
+# ---- what counts
+
+
+@pytest.mark.parametrize(("pad", "ends"), [(0, [1]), (1, [1]), (0, [1, 7])])
+def test_what_counts_ends_with_the_end_of_text(script, monkeypatch, pad, ends):
+    """The end counts and pads do not, even if they are one token; a pad that was sampled counts."""
+    agent = make_agent(script)
+    agent.pad, agent.ends = pad, torch.tensor(ends)
+    chosen = torch.tensor([[5, 1, 9, 9], [1, 9, 9, 9], [5, 0, 5, 5], [5, 7, 1, 9]])
+    steps = iter(chosen.T)
+    monkeypatch.setattr(script.Agent, "act", lambda self, logits, greedy: next(steps).clone())
+    agent.max_new_tokens = 4
+    tokens, attended, mask = script.complete(agent, PROMPTS)
+    lengths = [2, 1, 4, 2 if 7 in ends else 3]
+    assert mask.sum(1).tolist() == lengths
+    assert torch.equal(attended[:, -4:], mask)
+    for row, given, length in zip(tokens[:, -4:].tolist(), chosen.tolist(), lengths, strict=True):
+        assert row == given[:length] + [pad] * (4 - length)
+    rows, texts = agent.decode(tokens, mask)
+    assert [len(row) for row in rows] == lengths and texts[1] == ""
+
+
+def test_sampling_stops_when_all_have_ended(script, monkeypatch):
+    agent = make_agent(script)
+    monkeypatch.setattr(script.Agent, "act", lambda self, logits, greedy: torch.ones(len(logits), dtype=int))
+    assert script.complete(agent, PROMPTS)[2].tolist() == [[True]] * 4
+
+
+def test_nothing_outside_the_mask_has_a_gradient(script, make_args):
+    """Garbage there leaves all gradients as they were, to the bit."""
+    args = make_args(script, kl_coef=0.1)
+    agent = make_agent(script)
+    tokens, attended, _ = script.complete(agent, PROMPTS)
+    mask = torch.arange(6) < torch.tensor([[2], [6], [1], [4]])
+    attended[:, -6:] = mask
+    torch.manual_seed(1)
+    numbers = {name: torch.randn(4, 6) for name in script.Batch._fields[4:]}
+    numbers |= {"logprobs": numbers["logprobs"] - 5, "lengths": mask.sum(1, keepdim=True).expand(4, 6)}
+    fields = {"tokens": tokens, "attended": attended, "mask": mask, "actions": tokens[:, -6:]} | numbers
+    gradients = []
+    for garbage in (False, True):
+        if garbage:
+            fields["tokens"] = tokens.where(attended, 77)
+            fields["actions"] = fields["actions"].where(mask, 200)
+            for name in numbers:
+                fields[name] = fields[name].where(mask, 10**9)
+        agent.zero_grad()
+        batch = script.Batch(**{name: fields[name] for name in script.Batch._fields})
+        script.backpropagate(agent, batch, args.clip_coef, args)
+        gradients.append([x.grad.clone() for x in agent.parameters()])
+    assert same(*gradients)
+    assert any(x.abs().max() > 1e-3 for x in gradients[0])
+
+
+# ---- losses by hand
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("ratio", [0.5, 0.9, 1.0, 1.25, 1.5])
+def test_clip(script, advantage, ratio):
+    """Clipped where a gain would go on beyond 0.8 to 1.2, in GRPO here 0.8 to 1.3."""
+    high = 1.3 if script is grpo else 1.2
+    logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
+    args = raw(script, clip_coef_high=0.3)
+    loss, metrics = loss_of(script, Policy(logprobs), args, advantages=torch.tensor([advantage]))
+    loss.backward()
+    clipped = ratio > high if advantage > 0 else ratio < 0.8
+    assert logprobs.grad.item() / ratio == pytest.approx(0 if clipped else -advantage, abs=1e-5)
+    within = min(max(ratio, 0.8), high)
+    assert loss.item() == pytest.approx(-min(advantage * ratio, advantage * within), rel=1e-5)
+    assert metrics["clip_frac"].item() == (not 0.8 <= ratio <= high)
+
+
+def test_advantages_are_normalised(only_ppo):
+    """Over the tokens of a minibatch: at ratio 1 the gradient shows what the loss used."""
+    advantages, logprobs = torch.tensor([1.0, 2.0, 6.0]), torch.zeros(3, requires_grad=True)
+    loss_of(ppo_llm, Policy(logprobs), raw(ppo_llm, norm_adv=True), advantages=advantages)[0].backward()
+    expected = (advantages - 3) / 7**0.5
+    torch.testing.assert_close(-3 * logprobs.grad, expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "loss", "derivative"),
+    [(0.1, 1, 0.405, -0.9), (5, 10, 48.02, 0.0), (5, 0.1, 12.005, 4.9)],
+)
+def test_value_clip(only_ppo, value, target, loss, derivative):
+    """Values 0.2 from the old ones, which are 0, gain nothing by going on."""
+    value, returns = torch.tensor([float(value)], requires_grad=True), torch.tensor([float(target)])
+    args = raw(ppo_llm, vf_coef=1.0, vf_clip_coef=0.2)
+    result, _ = loss_of(
+        ppo_llm, Policy(torch.zeros(1)), args, value, advantages=torch.zeros(1), returns=returns
+    )
+    result.backward()
+    assert (result.item(), value.grad.item()) == pytest.approx((loss, derivative), abs=1e-5)
+
+
+def test_overall_loss(script):
+    """0.3 + 0.1 * 2 (PPO's critic) - 0.01 * 1.5 + 0.5 * (e - 2), as the reference gives e times more."""
+    args = raw(script, vf_coef=0.1, ent_coef=0.01, kl_coef=0.5)
+    fields = dict(advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]), ref_logprobs=torch.ones(1))
+    loss, metrics = loss_of(script, Policy(torch.zeros(1), 1.5), args, **fields)
+    critic = 0.1 * 2 if script is ppo_llm else 0
+    assert loss.item() == pytest.approx(0.3 + critic - 0.015 + 0.5 * (math.e - 2))
+    assert metrics["ref_kl"].item() == pytest.approx(math.e - 2)
+
+
+def test_metrics(script):
+    """Old probabilities 0.5, 0.5, 0.9, 0.1 and new ones 0.6, 0.4, 0.8, 0.2, worked out by hand."""
+    old, new = torch.tensor([0.5, 0.5, 0.9, 0.1]).log(), torch.tensor([0.6, 0.4, 0.8, 0.2]).log()
+    policy, args = Policy(new.requires_grad_(), [0.5, 1.5]), raw(script, clip_coef=0.15, clip_coef_high=0.15)
+    fields = dict(advantages=torch.ones(4), logprobs=old, ref_logprobs=new.detach())
+    loss, metrics = loss_of(script, policy, args, **fields)
+    expected = {"policy_loss": loss.item(), "entropy": 1, "kl": 0.08859, "clip_frac": 0.75, "ref_kl": 0}
+    expected |= {"value_loss": 0} if script is ppo_llm else {}
+    assert {name: metric.item() for name, metric in metrics.items()} == pytest.approx(expected, abs=1e-5)
+    assert loss.requires_grad and not any(metric.requires_grad for metric in metrics.values())
+
+
+COUNTS = torch.tensor([12, 1, 5, 2])  # of four actions in 20 samples, which so are the whole distribution
+
+
+def kl_gradient(script, estimator, new_logits, ref, on_policy=True):
+    """The exact gradient by the logits, in expectation over what the old policy, of COUNTS, samples."""
+    actions = torch.arange(4).repeat_interleave(COUNTS)
+    logits = new_logits.clone().requires_grad_()
+    dist = Categorical(logits=logits)
+    logprob, old = dist.log_prob(actions), (COUNTS / 20).log()[actions]
+    ref_logprobs = ref.log_prob(actions)
+    log_ref = ref_logprobs - logprob
+    if estimator == "loss":
+        fields = dict(advantages=torch.zeros(20), actions=actions, logprobs=old, ref_logprobs=ref_logprobs)
+        loss, _ = loss_of(script, dist, raw(script, kl_coef=1.0), **fields)
+    elif estimator == "k3":
+        loss = (log_ref.exp() - 1 - log_ref).mean()
+    else:
+        loss = -log_ref.mean()
+    return torch.autograd.grad(loss, logits)[0]
+
+
+def test_the_loss_descends_the_kl_to_the_reference(script):
+    """ratio * k3 has the gradient of KL(new, ref), also off-policy; k3 that of KL(ref, new); k1 none."""
+    ref, old = Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4])), (COUNTS / 20).log()
+    for new in (old, old + torch.tensor([0.3, -0.2, 0.1, 0.5])):
+        logits = new.clone().requires_grad_()
+        wanted = torch.autograd.grad(kl_divergence(Categorical(logits=logits), ref), logits)[0]
+        torch.testing.assert_close(kl_gradient(script, "loss", new, ref), wanted)
+    logits = old.clone().requires_grad_()
+    other = torch.autograd.grad(kl_divergence(ref, Categorical(logits=logits)), logits)[0]
+    torch.testing.assert_close(kl_gradient(script, "k3", old, ref), other)
+    torch.testing.assert_close(kl_gradient(script, "k1", old, ref), torch.zeros(4))
+    assert (wanted - other).abs().max() > 0.05
+    fields = dict(advantages=torch.zeros(1), ref_logprobs=-torch.ones(1))
+    _, metrics = loss_of(script, Policy(torch.zeros(1)), raw(script), **fields)
+    assert metrics["ref_kl"].item() == pytest.approx(1 / math.e)  # never negative, as k1 is for some tokens
+
+
+# ---- rewards and advantages of PPO
+
+
+def counts(dones):
+    """Where the tokens that count are: up to the one that ends the completion."""
+    return dones.flip(0).cumsum(0).flip(0)
+
+
+def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
+    """Brute force over the completion alone: what lies behind its end is cut off."""
+    calls = record(ppo_llm, "compute_gae")
+    args = make_args(ppo_llm, iterations=3, gamma=0.9, gae_lambda=0.7, reward="test_llm:one_for_each_token")
+    ppo_llm.train(replace(args, sft_steps=8, num_envs=16, total_episodes=48))
+    lengths = set()
+    for (rewards, values, dones, gamma, gae_lambda), advantages in calls:
+        for n in range(16):
+            (end,) = dones[:, n].nonzero()[:, 0].tolist()
+            lengths.add(end + 1)
+            v = [*values[: end + 1, n].tolist(), 0.0]
+            deltas = [rewards[t, n].item() + gamma * v[t + 1] - v[t] for t in range(end + 1)]
+            for t in range(end + 1):
+                total = sum((gamma * gae_lambda) ** (k - t) * deltas[k] for k in range(t, end + 1))
+                assert advantages[t, n].item() == pytest.approx(total, abs=1e-5)
+            rewards[end + 1 :, n] = values[end + 1 :, n] = 9
+        again = ppo_llm.compute_gae(rewards.numpy(), values.numpy(), dones.numpy(), gamma, gae_lambda)
+        torch.testing.assert_close(torch.from_numpy(again) * counts(dones), advantages * counts(dones))
+    assert len(lengths) > 1 and calls[2][0][1].any()
+
+
+def test_the_reward_is_on_the_last_token_that_counts(only_ppo, make_args, record):
+    calls, graded = record(ppo_llm, "compute_gae"), record(ppo_llm, "grade")
+    ppo_llm.train(make_args(ppo_llm, iterations=1, sft_steps=8))
+    rewards, _, dones, *_ = calls[0][0]
+    (_, _, rows, _), scores = graded[0]
+    for n, row in enumerate(rows):
+        expected = torch.zeros(len(rewards))
+        expected[len(row) - 1] = scores[n]
+        torch.testing.assert_close(rewards[:, n], expected)
+        assert dones[:, n].nonzero().tolist() == [[len(row) - 1]]
+    assert len(set(map(len, rows))) > 1
+
+
+def test_a_reward_for_each_token(only_ppo, make_args, record):
+    calls = record(ppo_llm, "compute_gae")
+    _, log = ppo_llm.train(make_args(ppo_llm, iterations=1, reward="test_llm:one_for_each_token"))
+    rewards, _, dones, *_ = calls[0][0]
+    torch.testing.assert_close(rewards, 0.5 * torch.arange(len(rewards))[:, None] * counts(dones))
+    assert log[0]["score"] == pytest.approx(rewards.sum().item() / 8)
+
+
+def test_kl_off_the_reward(only_ppo, make_args, record):
+    """Lambda 1, values 0: the return of the first token is score - coef * sum of k1."""
+    graded, steps = record(ppo_llm, "grade"), record(ppo_llm, "backpropagate")
+    flags = dict(
+        gae_lambda=1.0, kl_coef=0.3, kl_in_reward=True, vf_coef=0.0, num_minibatches=1, update_epochs=1
+    )
+    ppo_llm.train(make_args(ppo_llm, iterations=2, **flags))
+    batch, scores = steps[1][0][1], torch.tensor(graded[1][1])
+    k1 = (batch.logprobs - batch.ref_logprobs).sum(1)
+    assert k1.abs().min() > 0
+    first = batch.returns[:, 0] + 0.3 * k1  # in the order of the update
+    torch.testing.assert_close(first.sort().values, scores.sort().values)
+
+
+def test_kl_off_the_reward_is_not_in_the_loss(only_ppo):
+    fields = dict(advantages=torch.zeros(1), ref_logprobs=torch.ones(1))
+    loss, metrics = loss_of(
+        ppo_llm, Policy(torch.zeros(1)), raw(ppo_llm, kl_coef=1.0, kl_in_reward=True), **fields
+    )
+    assert loss == 0 and metrics["ref_kl"] > 0
+
+
+def test_values_start_at_zero(only_ppo, make_args, record):
+    agent, batch = first_batch(ppo_llm, make_args(ppo_llm), record)
+    assert not batch.values.any() and not agent.value_head.bias.any()
+
+
+def test_the_critic_learns(only_ppo, make_args):
+    _, log = ppo_llm.train(make_args(ppo_llm, iterations=8, reward="test_llm:equal", gae_lambda=1.0))
+    assert log[-1]["value_loss"] < 0.2 * log[0]["value_loss"]
+
+
+# ---- groups
+
+
+def test_advantages_of_a_group_sum_to_zero(only_grpo):
+    scores = np.random.default_rng(0).normal(size=24)
+    for norm_adv in (True, False):
+        groups = grpo.group_advantages(scores, 6, norm_adv).reshape(4, 6)
+        np.testing.assert_allclose(groups.sum(1), 0, atol=1e-12)
+    assert not grpo.group_advantages(np.full(8, 0.3, np.float32), 4, True).any()
+
+
+def test_a_group_of_two_by_hand(only_grpo):
+    """Scores 1 and 0: mean 0.5, standard deviation, with n - 1, 0.7071. Without it: Dr. GRPO."""
+    scores = np.array([1.0, 0.0, 3.0, 3.0])
+    x = 0.5 / (0.5**0.5 + 1e-4)
+    np.testing.assert_allclose(grpo.group_advantages(scores, 2, True), [x, -x, 0, 0])
+    np.testing.assert_allclose(grpo.group_advantages(scores, 2, False), [0.5, -0.5, 0, 0])
+    assert scores.tolist() == [1.0, 0.0, 3.0, 3.0]
+
+
+def test_a_group_answers_one_prompt_and_shares_what_it_earns(only_grpo, make_args, record):
+    completed, graded = record(grpo, "complete"), record(grpo, "grade")
+    _, batch = first_batch(grpo, make_args(grpo, sft_steps=8), record)
+    prompts, scores = completed[0][0][1], np.array(graded[0][1])
+    assert prompts[0] == prompts[3] and prompts[4] == prompts[7]
+    expected = torch.from_numpy(grpo.group_advantages(scores, 4, True)).float().sort().values
+    torch.testing.assert_close(batch.advantages[:, 0].sort().values, expected)
+    assert (batch.advantages == batch.advantages[:, :1]).all()
+    assert torch.equal(batch.lengths, batch.mask.sum(1, keepdim=True).expand_as(batch.lengths))
+
+
+def test_equal_scores_have_no_gradient(only_grpo, make_args):
+    _, log = grpo.train(make_args(grpo, reward="test_llm:equal", kl_coef=0.0))
+    assert log[0]["grad_norm"] == 0 and log[0]["signal"] == 0
+    _, log = grpo.train(make_args(grpo))
+    assert log[0]["grad_norm"] > 0 and log[0]["signal"] == 1
+
+
+@pytest.mark.parametrize(
+    ("loss_norm", "loss"),
+    [("token", (1 + 2 + 3 + 40) / 4), ("sequence", (2 + 40) / 2), ("constant", 46 / 10)],
+)
+def test_mean_of_what(only_grpo, loss_norm, loss):
+    """Two completions, of 3 tokens and of 1; at most 5 are allowed."""
+    fields = dict(advantages=-torch.tensor([1.0, 2, 3, 40]), lengths=torch.tensor([3, 3, 3, 1]))
+    args = raw(grpo, loss_norm=loss_norm, max_new_tokens=5)
+    assert loss_of(grpo, Policy(torch.zeros(4)), args, **fields)[0].item() == pytest.approx(loss)
+    kl = torch.tensor([1.0, 2, 3, 40]).log1p()
+    fields = dict(advantages=torch.zeros(4), lengths=fields["lengths"], ref_logprobs=kl)
+    _, metrics = loss_of(grpo, Policy(torch.zeros(4)), args, **fields)
+    k3 = (kl.exp() - 1 - kl).tolist()
+    divisors = {"token": [4] * 4, "sequence": [6, 6, 6, 2], "constant": [10] * 4}[loss_norm]
+    assert metrics["ref_kl"].item() == pytest.approx(sum(x / y for x, y in zip(k3, divisors, strict=True)))
+
+
+def test_one_step_is_reinforce(script, make_args, record):
+    """The first gradient is that of advantage * log-probability; GRPO's baseline is the mean of the group."""
+    flags = dict(kl_coef=0.0, norm_adv=False, max_grad_norm=math.inf)
+    agent, batch = first_batch(script, make_args(script, **flags), record)
+    output = agent(batch.tokens, batch.attended, batch.mask)
+    dist = output[0] if script is ppo_llm else output
+    loss = -(batch.advantages[batch.mask] * dist.log_prob(batch.actions[batch.mask])).mean()
+    expected = torch.autograd.grad(loss, list(agent.model.parameters()))
+    agent.zero_grad()
+    args = raw(script)
+    script.backpropagate(agent, batch, args.clip_coef, args)
+    for parameter, gradient in zip(agent.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+    assert max(x.abs().max() for x in expected) > 1e-3
+
+
+# ---- training
+
+
+def test_schedules(script, make_args, record):
+    losses = record(script, loss_name(script))
+    for anneal in (True, False):
+        losses.clear()
+        args = make_args(script, iterations=4, anneal_lr=anneal, anneal_clip=anneal)
+        _, log = script.train(args)
+        shares = [1, 0.75, 0.5, 0.25] if anneal else [1] * 4
+        assert [row["learning_rate"] for row in log] == pytest.approx([1e-2 * x for x in shares])
+        assert [call[0][-2] for call in losses[::4]] == pytest.approx([0.2 * x for x in shares])
+
+
+def test_every_row_once_an_epoch_in_a_new_order(script, make_args, record):
+    steps, completed = record(script, "backpropagate"), record(script, "complete")
+    script.train(make_args(script, iterations=1, eval_episodes=0))
+    rows = [tuple(row.tolist()) for row in completed[0][1][0]]
+    assert [len(call[0][1].tokens) for call in steps] == [4] * 4
+    epochs = [torch.cat([call[0][1].tokens for call in pair]).tolist() for pair in (steps[:2], steps[2:])]
+    orders = [list(map(tuple, epoch)) for epoch in epochs]
+    assert Counter(orders[0]) == Counter(orders[1]) == Counter(rows)
+    assert orders[0] != orders[1] and rows not in orders
+
+
+def test_optimizer(script, make_args, monkeypatch):
+    """Adam's epsilon is 1e-5, and the norm of all gradients together is at most max_grad_norm."""
+    norms = []
+
+    class Spy(torch.optim.Adam):
+        def step(self):
+            gradients = [x.grad.flatten() for group in self.param_groups for x in group["params"]]
+            norms.append(torch.cat(gradients).norm().item())
+            return super().step()
+
+    monkeypatch.setattr(script, "Adam", Spy)
+    args = make_args(script, iterations=1, max_grad_norm=1e-2)
+    _, log = script.train(args)
+    assert norms == pytest.approx([1e-2] * 4, rel=1e-3) and log[0]["grad_norm"] > 2e-2
+    assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-5
+
+
+def test_target_kl_ends_the_update_after_an_epoch(script, make_args, record):
+    steps = record(script, "backpropagate")
+    for target_kl, count in ((0.0, 2), (math.inf, 6)):
+        steps.clear()
+        script.train(make_args(script, iterations=1, update_epochs=3, target_kl=target_kl))
+        assert len(steps) == count
+
+
+def test_the_reference_never_moves(script, make_args, record):
+    start = record(script, "warm_start")
+    frozen = {}
+    original = script.grade
+
+    def look_at_the_start(task, *rest):
+        frozen.setdefault("weights", {n: x.clone() for n, x in start[0][0][0].reference.state_dict().items()})
+        return original(task, *rest)
+
+    script.grade = look_at_the_start
+    try:
+        agent, log = script.train(make_args(script, iterations=3, sft_steps=2))
+    finally:
+        script.grade = original
+    assert same(dict(agent.reference.state_dict()), frozen["weights"])
+    assert not same(dict(agent.model.state_dict()), frozen["weights"]) and log[-1]["ref_kl"] > 0
+    assert not any(x.requires_grad or x.grad is not None for x in agent.reference.parameters())
+    agent, log = script.train(make_args(script, kl_coef=0.0))
+    assert agent.reference is None and log[-1]["ref_kl"] != 0
+
+
+def test_warm_start(script, make_args):
+    """It teaches answers, and where they end."""
+    task = script.make_task(args := make_args(script, sft_steps=80, sft_learning_rate=5e-3, max_new_tokens=8))
+    script.seed_everything(1, "weights")
+    agent = script.Agent(args)
+    script.warm_start(agent, args, task)
+    tokens, _, mask = script.complete(agent, [problem["prompt"] for problem in task.training], greedy=True)
+    _, texts = agent.decode(tokens, mask)
+    right = [text == problem["answer"] for text, problem in zip(texts, task.training, strict=True)]
+    assert np.mean(right) >= 0.5
+
+
+def test_held_out_prompts_are_never_trained_on(script, make_args, record, tmp_path):
+    """Prompts, not lines: those that are there twice are held out twice."""
+    path = tmp_path / "twice.jsonl"
+    lines = [{"prompt": f"{i % 5}>", "answer": "x", "level": i} for i in range(20)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    completed, warm = record(script, "complete"), []
+    original = script.Agent.encode
+    script.Agent.encode = lambda self, prompts: warm.append(prompts) or original(self, prompts)
+    try:
+        script.train(make_args(script, iterations=4, task=str(path), sft_steps=3, eval_episodes=2))
+    finally:
+        script.Agent.encode = original
+    for (_, prompts, *_), _ in completed[:4]:
+        assert {*prompts} <= {"2>", "3>", "4>"}
+    assert {prompt for prompts in warm[1:4] for prompt in prompts} == {"2>", "3>", "4>"}
+    assert completed[4][0][1] == ["0>", "1>"] and len(completed) == 5
+
+
+def test_sorting_and_its_defaults(script, make_args, record):
+    task = script.make_task(script.Args())
+    assert len(task.held_out) == 500 and len(task.training) == 99_500
+    assert task.training[7]["answer"] == "".join(sorted(task.training[7]["prompt"][:-1]))
+    assert len({problem["prompt"] for problem in task.training + task.held_out}) == 100_000
+    first = Counter(problem["prompt"][0] for problem in task.held_out)
+    assert len(first) == 10 and max(first.values()) < 60
+    assert task.reward(completions=["1 ", "21"], answer=["1", "12"], prompts=["", ""]) == [1.0, 0.0]
+    agent, log = script.train(make_args(script, task="sorting", reward="", num_envs=8, sft_steps=1))
+    assert len(log) == 2 and log[-1]["eval_score"] == 0
+
+
+# ---- operations
+
+
+def test_stopped_and_resumed_is_never_interrupted(script, make_args, monkeypatch, record):
+    """To the bit, agent and optimizer; the warm start is not repeated."""
+    args = make_args(script, iterations=6, checkpoints=3, sft_steps=2, eval_episodes=0)
+    script.train(args)
+    stopped = replace(args, run_dir=make_args(script).run_dir)
+    calls, original = iter(range(100)), script.grade
+
+    def failing(*given):
+        if next(calls) == 3:  # of 0 to 5, in the middle between two checkpoints
+            raise Stopped
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "grade", failing)
+        with pytest.raises(Stopped):
+            script.train(stopped)
+    assert checkpoint(stopped.run_dir)["iteration"] == 2
+    stopped.resume = stopped.run_dir
+    with monkeypatch.context() as patch:  # while it saves anew what is there
+        patch.setattr(
+            os, "fsync", lambda number: os.truncate(f"{stopped.run_dir}/checkpoint.tmp", 9) or 1 / 0
+        )
+        with pytest.raises(ArithmeticError):
+            script.train(stopped)
+    warm = record(script, "warm_start")
+    script.train(stopped)
+    assert warm == []
+    events = EventAccumulator(stopped.run_dir).Reload().Scalars("score")
+    assert [event.step for event in events] == [8, 16, 24, 32, 40, 48]
+    a, b = checkpoint(args.run_dir), checkpoint(stopped.run_dir)
+    assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
+    assert any(name.startswith("reference") for name in a["agent"])
+
+
+def test_evaluation_is_repeated(script, make_args, command_line, capfd, tmp_path):  # noqa: F811
+    args = make_args(script, sft_steps=4)
+    script.train(args)
+    lines = capfd.readouterr().out.splitlines()[-4:]
+    folder = tmp_path / "run0"
+    answers = read(folder / "completions.jsonl")
+    assert [answer["prompt"] for answer in answers] == ["0>", "37>", "74>"]
+    assert {*answers[0]} == {"prompt", "completion", "score", "exact"}
+    (folder / "completions.jsonl").unlink()
+    code, out, err = command_line(script, "--evaluate", args.run_dir)
+    assert (code, err) == (0, "") and out.splitlines() == lines
+    assert lines[-1].startswith("mean score ") and str(folder) in lines[-1]
+    assert read(folder / "completions.jsonl") == answers
+
+
+def test_greedy_evaluation(script, make_args, record):
+    completed = record(script, "complete")
+    script.train(make_args(script, iterations=1, eval_greedy=True))
+    assert [call[0][2:] for call in completed] == [(), (True,)]
+
+
+def test_finished_and_length(script, make_args, record):
+    completed = record(script, "complete")
+    _, log = script.train(make_args(script, sft_steps=8, sft_learning_rate=1e-2))
+    for row, (_, (tokens, _, mask)) in zip(log, completed, strict=False):
+        assert row["length"] == mask.sum() / 8
+        assert row["finished"] == ((tokens[:, -mask.shape[1] :] == 1) & mask).any(1).sum() / 8
+    assert log[-1]["finished"] > 0
+
+
+def test_a_finished_run_can_go_on(script, make_args, capsys):
+    args = make_args(script)
+    script.train(args)
+    script.train(replace(args, resume=args.run_dir))
+    assert "is finished" in capsys.readouterr().out
+    _, log = script.train(replace(args, resume=args.run_dir, total_episodes=24))
+    assert [row["steps"] for row in log] == [24]
+
+
+def test_flags_of_the_run_hold(script, make_args, command_line):  # noqa: F811
+    args = make_args(script, iterations=1, temperature=0.5)
+    script.train(args)
+    code, *_ = command_line(script, "--resume", args.run_dir, "--total-episodes", 16)
+    assert code == 0
+    changed = {"total_episodes": 16, "resume": args.run_dir}
+    assert checkpoint(args.run_dir)["args"] == asdict(args) | changed
+    code, _, err = command_line(script, "--resume", args.run_dir, "--task", "sorting")
+    assert (code, err.count("\n")) == (2, 1) and "--task cannot change" in err
+
+
+# ---- reward functions
+
+
+@pytest.mark.parametrize("reward", ["as_for_trl", "spread", "equal"])
+def test_reward_functions(script, make_args, reward):
+    _, log = script.train(make_args(script, iterations=1, reward=f"test_llm:{reward}"))
+    assert math.isfinite(log[0]["score"]) and log[0]["score"] > 0
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("one_too_few", "--reward returns n"),
+        ("one_token_too_few", "--reward returns n"),
+        ("not_a_number", "--reward returns a score that is not finite"),
+        ("none", "--reward returns a score that is not finite"),
+        ("one_for_each_token", "(one for each token: ppo_llm.py)"),
+    ],
+)
+def test_scores_that_cannot_be(script, make_args, capfd, reward, message):
+    if script is ppo_llm and reward == "one_for_each_token":
+        return
+    with pytest.raises(SystemExit) as exit:
+        script.train(make_args(script, reward=f"test_llm:{reward}"))
+    err = capfd.readouterr().err
+    assert exit.value.code == 2
+    assert err.startswith(f"{name_of(script)}.py: ") and err.count("\n") == 1 and message in err
+
+
+def test_columns_that_only_some_lines_have(script, make_args, tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b", "level": "\u2028"}\n{"prompt": "c", "hint": 1}\n')
+    task = script.make_task(make_args(script, task=str(path), eval_episodes=1))
+    assert task.training[0] == {"prompt": "b", "level": "\u2028", "hint": None}
+    assert task.held_out == [{"prompt": "a", "level": None, "hint": None}]
+
+
+def test_reward_from_the_current_folder(script, make_args, tmp_path, monkeypatch):
+    (tmp_path / f"mine_{name_of(script)}.py").write_text("def score(completions, **kwargs):\n    return []\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    task = script.make_task(make_args(script, reward=f"mine_{name_of(script)}:score"))
+    assert task.reward(completions=[]) == []
+
+
+# ---- models from outside
+
+
+def test_model_from_a_folder(script, make_args, tmp_path):
+    """In float32, whatever it was saved in; with several ends, a template, and without a pad."""
+    folder = str(tmp_path / "model")
+    sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=259, eos_token_id=[1, 5], bos_token_id=None, max_position_embeddings=40, **sizes
+    )
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer = ByT5Tokenizer(extra_ids=0)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    agent, _ = script.train(make_args(script, model=folder, chat=True))
+    assert agent.ends.tolist() == [1, 5]
+    assert {x.dtype for x in agent.parameters()} == {torch.float32}
+    tokens, attended = agent.encode(["12", "3"])
+    assert agent.tokenizer.decode(tokens[0]) == "<12>" and attended.tolist() == [
+        [True] * 4,
+        [False] + [True] * 3,
+    ]
+
+
+# ---- mistakes
+
+
+def fake_reasoning_gym():
+    """What of reasoning_gym is used."""
+    module = ModuleType("reasoning_gym")
+    module.factory = SimpleNamespace(DATASETS=dict.fromkeys(["chain_sum", "spell_backward", "gcd"]))
+
+    class Dataset(list):
+        def score_answer(self, answer, entry):
+            return 0.25 if answer == entry["answer"] else 0.0
+
+    def create_dataset(name, seed, size, word_length=3):
+        words = [f"w{i}"[:word_length] for i in range(size)]
+        return Dataset({"question": word, "answer": word[::-1], "metadata": {}} for word in words)
+
+    module.create_dataset = create_dataset
+    return module
+
+
+def test_reasoning_gym(script, make_args, monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
+    task = script.make_task(make_args(script, task="spell_backward", reward="", task_config='{"size": 30}'))
+    assert len(task.training) == 27 and task.training[0]["prompt"] == "w3"
+    scores = script.grade(task, task.training[:2], [[1], [1]], ["3w", "?"])
+    assert scores == [0.25, 0.0]
+
+
+MISTAKES = [
+    ({"task": "spell_backwards"}, "not one of spell_backward"),
+    ({"task": "gcd", "task_config": "{"}, "--task gcd --reward"),
+    ({"task": "gcd", "task_config": '{"no_such": 1}'}, "no_such"),
+    ({"task": "no_such.jsonl"}, "No such file"),
+    ({"task": "lines", "lines": "{"}, "JSONDecodeError"),
+    ({"task": "lines", "lines": '{"question": "1"}'}, "each problem takes prompt, as text"),
+    ({"task": "lines", "lines": '{"prompt": ""}'}, "each problem takes prompt, as text"),
+    ({"task": "lines", "lines": '{"prompt": "1"}', "reward": ""}, "takes prompt and answer, as text"),
+    (
+        {"task": "lines", "lines": '{"prompt": "1", "answer": 1}', "reward": ""},
+        "takes prompt and answer, as text",
+    ),
+    ({"task": "lines", "lines": '{"prompt": "1"}', "sft_steps": 1}, "takes prompt and answer, as text"),
+    ({"eval_episodes": 12}, "--eval-episodes 12 leaves no prompt to train on"),
+    ({"reward": "no_such_module:f"}, "No module named 'no_such_module'"),
+    ({"reward": "test_llm:no_such"}, "no_such"),
+    ({"reward": "test_llm"}, "AttributeError"),
+    ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 8"),
+    ({"num_minibatches": 8}, "--num-minibatches 8 does not divide 8 into parts of 2+"),
+    ({"total_episodes": 7}, "--total-episodes 7 is less than --num-envs 8"),
+    ({"temperature": 0.0}, "--temperature 0 leaves nothing to learn from"),
+    ({"temperature": math.nan}, "--temperature nan is not between"),
+    ({"max_new_tokens": 0}, "--max-new-tokens 0 is not between 1 and"),
+    ({"kl_coef": -0.1}, "--kl-coef -0.1 is not between 0 and"),
+    ({"learning_rate": math.inf}, "--learning-rate inf is not"),
+    ({"sft_steps": -1}, "--sft-steps -1 is not"),
+    ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
+    ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
+]
+PPO_MISTAKES = [({"gae_lambda": 1.1}, "--gae-lambda 1.1 is not between 0 and 1")]
+GRPO_MISTAKES = [
+    ({"group_size": 3}, "--group-size 3 does not make 8 completions groups of 2+"),
+    ({"group_size": 1}, "--group-size 1 does not make"),
+    ({"loss_norm": "mean"}, "--loss-norm mean is not token, sequence or constant"),
+    ({"clip_coef_high": -1.0}, "--clip-coef-high -1.0 is not"),
+]
+
+
+def refused(script, args, capfd):
+    """What it says, in one line, before it makes a folder."""
+    with pytest.raises(SystemExit) as exit:
+        script.train(args)
+    out, err = capfd.readouterr()
+    assert (exit.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"{name_of(script)}.py: ")
+    return err
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        pytest.param(script, *case, id=f"{name_of(script)}-{case[0]}")
+        for script, own in ((ppo_llm, PPO_MISTAKES), (grpo, GRPO_MISTAKES))
+        for case in MISTAKES + own
+    ],
+)
+def test_mistake(script, flags, message, make_args, tmp_path, monkeypatch, capfd):
+    """One line, before a model is made."""
+    monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
+    monkeypatch.setattr(script, "make_model", lambda args: pytest.fail("a model was made"))
+    flags = dict(flags)
+    if "lines" in flags:
+        flags["task"] = str(tmp_path / "mistake.jsonl")
+        (tmp_path / "mistake.jsonl").write_text('{"prompt": "0", "answer": "0"}\n' + flags.pop("lines"))
+    assert message in refused(script, make_args(script, **flags), capfd)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_without_reasoning_gym(script, make_args, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    assert "pip install reasoning-gym" in refused(script, make_args(script, task="gcd"), capfd)
+
+
+def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    args = make_args(script, model=str(folder))
+    assert f"--model {folder}: " in refused(script, args, capfd)
+    ByT5Tokenizer(extra_ids=0).save_pretrained(folder)
+    LlamaConfig(vocab_size=259, num_hidden_layers=1).save_pretrained(folder)
+    assert f"--model {folder}: " in refused(script, args, capfd)
+    assert "there is no template for --chat" in refused(script, replace(args, chat=True), capfd)
+
+
+def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd):
+    """Told before the first step, whichever prompt it is."""
+    path = tmp_path / "long.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": "1" * n}) for n in (1, 2, 3, 60, 4, 5)))
+    monkeypatch.setattr(script, "make_model", gpt2)
+    monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
+    err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)
+    assert "a prompt of 60 tokens and --max-new-tokens are more than --model can take" in err
