@@ -407,7 +407,7 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
     args = make_args(ppo_llm, iterations=3, gamma=0.9, gae_lambda=0.7, reward="test_llm:one_for_each_token")
     ppo_llm.train(replace(args, sft_steps=8, num_envs=16, total_episodes=48))
     lengths = set()
-    for (rewards, values, dones, gamma, gae_lambda), advantages in calls:
+    for (rewards, values, dones, gamma, gae_lambda), advantages in calls[:]:
         for n in range(16):
             (end,) = dones[:, n].nonzero()[:, 0].tolist()
             lengths.add(end + 1)
