@@ -3,15 +3,17 @@
 import json
 import math
 import os
+import re
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import Stopped, each_of, name_of
+from conftest import ROOT, Stopped, each_of, name_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_loss import Policy
 from test_operations import checkpoint, command_line, same  # noqa: F401
@@ -407,7 +409,7 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
     args = make_args(ppo_llm, iterations=3, gamma=0.9, gae_lambda=0.7, reward="test_llm:one_for_each_token")
     ppo_llm.train(replace(args, sft_steps=8, num_envs=16, total_episodes=48))
     lengths = set()
-    for (rewards, values, dones, gamma, gae_lambda), advantages in calls:
+    for (rewards, values, dones, gamma, gae_lambda), advantages in calls[:]:
         for n in range(16):
             (end,) = dones[:, n].nonzero()[:, 0].tolist()
             lengths.add(end + 1)
@@ -937,3 +939,70 @@ def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, cap
     monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
     err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)
     assert "a prompt of 60 tokens and --max-new-tokens are more than --model can take" in err
+
+
+# ---- docs/language.md
+
+
+def test_four_tokens_by_hand(only_ppo):
+    """The table of the document, recomputed by the script."""
+    table = (ROOT / "docs/language.md").read_text()
+    rows = [list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", table, re.M)]
+    _, rewards, values, residuals, advantages, returns, ratios, gains = np.array(rows).T
+    values, dones = np.append(values, 0)[:, None], np.array([[0], [0], [0], [1]])
+    for gae_lambda, expected in ((0, residuals), (0.5, advantages), (1, 1 - values[:4, 0])):
+        result = ppo_llm.compute_gae(rewards[:, None], values, dones, 1, gae_lambda)
+        np.testing.assert_allclose(result[:, 0], expected, atol=1e-12)
+    np.testing.assert_allclose(advantages + values[:4, 0], returns)
+    np.testing.assert_allclose(np.minimum(ratios * advantages, ratios.clip(0.8, 1.2) * advantages), gains)
+    fields = dict(advantages=torch.tensor(advantages))
+    loss, _ = loss_of(ppo_llm, Policy(torch.tensor(ratios).log()), raw(ppo_llm), **fields)
+    assert loss.item() == pytest.approx(-0.19875) and "0.19875" in table
+
+
+def edited(name):
+    """grpo.py with the edit of that name in the document."""
+    block = re.search(rf"```diff {name}\n(.*?)```", (ROOT / "docs/language.md").read_text(), re.S)[1]
+    old, new = ("".join(line[1:] + "\n" for line in block.splitlines() if line[0] == sign) for sign in "-+")
+    source = Path(grpo.__file__).read_text()
+    assert source.count(old) == 1
+    module = ModuleType(f"grpo_{name}")
+    sys.modules[module.__name__] = module
+    exec(source.replace(old, new).replace("__file__", repr(grpo.__file__)), module.__dict__)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """Six tokens of completions of 3, 2 and 1."""
+    fields = dict(advantages=torch.tensor([1.0, 1, 1, -2, -2, 3]), lengths=torch.tensor([3, 3, 3, 2, 2, 1]))
+    return torch.tensor([0.5, -0.1, 0.2, 0.6, -0.1, 0.1]), fields
+
+
+def test_rloo(only_grpo):
+    result = edited("RLOO").group_advantages(np.array([1.0, 2.0, 6.0]), 3, False)
+    np.testing.assert_allclose(result, [1 - 4, 2 - 3.5, 6 - 1.5])
+
+
+def test_gspo(only_grpo, tokens):
+    log_ratio, fields = tokens
+    args = raw(grpo, clip_coef=0.1, clip_coef_high=0.15, loss_norm="sequence")
+    logprobs = log_ratio.clone().requires_grad_()
+    module = edited("GSPO")
+    batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
+    loss, _ = module.grpo_loss(Policy(logprobs), module.Batch(**batch), 0.1, args)
+    ratios = [math.exp(x) for x in (0.2, 0.25, 0.1)]
+    gains = [min(r * a, min(max(r, 0.9), 1.15) * a) for r, a in zip(ratios, (1, -2, 3), strict=True)]
+    assert loss.item() == pytest.approx(-sum(gains) / 3)
+    loss.backward()
+    wanted = [0, 0, 0, 2 * ratios[1] / 6, 2 * ratios[1] / 6, -3 * ratios[2] / 3]
+    assert logprobs.grad.tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_cispo(only_grpo, tokens):
+    log_ratio, fields = tokens
+    args, module = raw(grpo, clip_coef_high=0.28), edited("CISPO")
+    logprobs = log_ratio.clone().requires_grad_()
+    batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
+    module.grpo_loss(Policy(logprobs), module.Batch(**batch), 0.2, args)[0].backward()
+    torch.testing.assert_close(logprobs.grad, -log_ratio.exp().clamp(max=1.28) * fields["advantages"] / 6)
