@@ -2,8 +2,8 @@
 
 Our scripts train in small envs, and all that they saw and did is kept. A peer that starts with the same
 weights then learns from a replay of it, all by itself: it computes values, log-probabilities, advantages,
-losses and gradients, takes its steps, and goes on to the next rollout. Where the conventions of the two differ, the
-peer's settings or a constant in a comparison say so:
+losses and gradients, takes its steps, and goes on to the next rollout. Where the conventions of the two
+differ, the peer's settings or a constant in a comparison say so:
 
 - Their value loss has no factor of 1/2: their vf_coef is half of ours, and their value loss twice ours.
 - If value losses are clipped, theirs is the clipped one, ours the greater of the two (D09): both are off.
