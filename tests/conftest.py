@@ -100,6 +100,12 @@ def updates_of(args):
     return epochs * getattr(args, "num_minibatches", 1)
 
 
+def one_update(script):
+    """The flags that make an update a single gradient step."""
+    names = ("update_epochs", "critic_epochs", "num_minibatches")
+    return {name: 1 for name in names if hasattr(script.Args, name)}
+
+
 def real(script):
     """Of Atari, a game: that of a process of its own, which has no toy envs."""
     return {"env_id": "Breakout"} if script in ATARI else {}

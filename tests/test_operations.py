@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ATARI, CONTINUOUS, ROOT, VECTOR, name_of, real, toy, updates_of, with_toys
+from conftest import ATARI, CONTINUOUS, ROOT, VECTOR, name_of, one_update, real, toy, updates_of, with_toys
 from moviepy import VideoFileClip
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
@@ -215,9 +215,7 @@ def test_checkpoints_at_regular_intervals(script, make_args, record, no_evaluati
 def test_a_cut_ends_no_episode_but_in_the_count(script, make_args, record, no_evaluation):
     """Envs start anew, what they had scored is forgotten, and the last value is still bootstrapped."""
     inputs = record(script, "compute_gae")
-    sizes = dict(num_envs=1, num_steps=16, iterations=4, checkpoints=4)
-    if updates_of(script.Args()) > 1:
-        sizes |= dict(update_epochs=1, num_minibatches=1)
+    sizes = dict(num_envs=1, num_steps=16, iterations=4, checkpoints=4) | one_update(script)
     _, log = script.train(make_args(script, env_id=toy(script, "TimesOut"), **sizes))
     for (_, _, dones, *_), _ in inputs:
         assert dones[:, 0].tolist() == [0.0, 0.0, 1.0] * 5 + [0.0]

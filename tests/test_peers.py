@@ -1,9 +1,9 @@
 """The same rollout, weights and minibatches as in stable-baselines3 and sb3-contrib: the same update.
 
-Our scripts train in small envs, and all that they saw and did is kept. A peer that starts with the same weights
-then learns from a replay of it, all by itself: it computes values, log-probabilities, advantages, losses and
-gradients, takes its steps, and goes on to the next rollout. Where the two have different
-conventions, the peer's settings or a constant in a comparison say so:
+Our scripts train in small envs, and all that they saw and did is kept. A peer that starts with the same
+weights then learns from a replay of it, all by itself: it computes values, log-probabilities, advantages,
+losses and gradients, takes its steps, and goes on to the next rollout. Where the conventions of the two
+differ, the peer's settings or a constant in a comparison say so:
 
 - Their value loss has no factor of 1/2: their vf_coef is half of ours, and their value loss twice ours.
 - If value losses are clipped, theirs is the clipped one, ours the greater of the two (D09): both are off.
@@ -344,7 +344,7 @@ def test_ppo(script, kind, policy, actions, norm_adv, make_args, no_evaluation, 
     ("script", "actions"), [(ppo_discrete, "discrete"), (ppo_continuous, "continuous")], ids=["D", "C"]
 )
 def test_a2c_is_ppo_of_one_epoch_of_one_batch(script, actions, make_args, no_evaluation, monkeypatch):
-    """And with its optimizer (arXiv 2205.09123): where ratios are 1, PPO's gradient is the policy gradient."""
+    """And with its optimizer (arXiv 2205.09123): where ratios are 1, both have the policy gradient."""
 
     def rmsprop(parameters, lr, **kwargs):
         return torch.optim.RMSprop(parameters, lr, alpha=0.99, eps=1e-5)
@@ -363,8 +363,8 @@ def test_a2c_is_ppo_of_one_epoch_of_one_batch(script, actions, make_args, no_eva
 
 
 def test_trpo(make_args, no_evaluation, monkeypatch):
-    """Their KL is the mean over the 3 components of an action, too, where ours is their sum: for the same region,
-    their target and damping are a third of ours. It is that of new and old, which has the same second
+    """Their KL is the mean over the 3 components of an action, too, where ours is their sum: for the same
+    region, their target and damping are a third of ours. It is that of new and old, which has the same second
     derivatives. Their conjugate gradients start at small random numbers, which are 0 here. Their critic has
     twice our loss: with twice the epsilon Adam takes the same steps.
     """

@@ -18,6 +18,7 @@ from conftest import (
     make_agent_of,
     name_of,
     numbers_in,
+    one_update,
     same_weights,
     stop_in_iteration,
     toy,
@@ -30,11 +31,6 @@ import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
 from variants import ppo_atari_lstm, ppo_penalty, trpo
-
-
-def one_update(script):
-    names = ("update_epochs", "critic_epochs", "num_minibatches")
-    return {name: 1 for name in names if hasattr(script.Args, name)}
 
 
 @pytest.fixture
