@@ -41,7 +41,8 @@ VECTOR_MISTAKES = [
 ATARI_MISTAKES = [
     (
         {"env_id": "Mspacman"},
-        "--env-id Mspacman --env-kwargs {}: Environment `Mspacman` doesn't exist in namespace ALE. Did you mean: `MsPacman`",
+        "--env-id Mspacman --env-kwargs {}: Environment `Mspacman` doesn't exist in namespace ALE. "
+        "Did you mean: `MsPacman`",
     ),
     ({"env_id": "CartPole-v1"}, "doesn't exist in namespace ALE"),
     ({"env_id": ""}, "--env-id --env-kwargs"),
