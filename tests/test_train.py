@@ -273,7 +273,8 @@ COMPILED += [
 def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
     """Up to rounding; loss and gradients are one graph, which a changing clip_coef makes few versions of."""
     counters = torch._dynamo.utils.counters
-    flags = dict(learning_rate=1e-3, iterations=2 if script in ATARI else 8)
+    few = script in (*ATARI, trpo)  # conjugate gradients make more of rounding than Adam does
+    flags = dict(learning_rate=1e-3, iterations=2 if few else 8)
     flags |= {"anneal_clip": True} if hasattr(script.Args, "clip_coef") else {}
     eager, _ = script.train(make_args(script, **flags))
     torch._dynamo.reset()
