@@ -67,7 +67,7 @@ class Args:
     learning_rate: float = 3e-3  # of Adam
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
-    gae_lambda: float = 0.98  # 1 is Monte Carlo, 0 is one-step TD
+    gae_lambda: float = 1.0  # 1 is Monte Carlo, 0 is one-step TD
     baseline: bool = True  # subtract the value from the return
     norm_adv: bool = False  # normalise advantages, in each rollout
     vf_coef: float = 0.5  # weight of the value loss
