@@ -493,12 +493,12 @@ def missing(path):
     path.unlink()
 
 
-UNSAFE = "Weights only load failed"
+UNSAFE, NO_ARCHIVE = "Weights only load failed", "File is not a zip file"
 SPOILT = [
-    (truncated, "PytorchStreamReader failed"),
-    (empty, "it is empty"),
+    (truncated, NO_ARCHIVE),
+    (empty, NO_ARCHIVE),
     (malicious, UNSAFE),
-    (plain_pickle, UNSAFE),
+    (plain_pickle, NO_ARCHIVE),
     (other_script, "it was written by ppo_other.py"),
     (something_else, ""),
     (missing, "[Errno 2] No such file or directory"),
