@@ -137,7 +137,7 @@ def cases():
 @pytest.mark.parametrize(("script", "flags", "message"), cases())
 def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd):
     monkeypatch.chdir(Path(ppo_discrete.__file__).parent)
-    args = make_args(script, **flags)
+    args = make_args(script, **{"total_timesteps": 256} | flags)
     with pytest.raises(SystemExit) as exit:
         script.train(args)
     out, err = capfd.readouterr()

@@ -145,6 +145,13 @@ def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
             assert steps == ([8 * B] if tag == "eval_return" else [B * i for i in range(1, 9)]), tag
 
 
+def family_of(pid):
+    """A process and all that came of it: torchrun's workers have sessions of their own."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for task in tasks for child in task.read_text().split()]
+    return [int(pid), *(member for child in children for member in family_of(child))]
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment(script, make_args):
     """20 times, by kill -9, at random moments of a run's whole duration, its start included."""
@@ -160,11 +167,10 @@ def test_killed_at_any_moment(script, make_args):
     for _ in range(20):
         again = replace(args, run_dir=make_args(script).run_dir)
         command = [*python, script.__file__, *flags_of(again)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(moments.uniform(0, duration))
-        os.killpg(process.pid, signal.SIGKILL)
+        for member in family_of(process.pid):
+            os.kill(member, signal.SIGKILL)
         process.wait()
         begun = Path(again.run_dir, "checkpoint.pt").exists()
         killed.append(checkpoint(again.run_dir)["iteration"] if begun else -1)
