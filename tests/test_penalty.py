@@ -32,7 +32,7 @@ def test_the_loss_penalises_the_divergence_from_the_old_policy(shape):
     """KL(old, new) = sum over all actions of p_old log(p_old / p_new), also where logits are unused."""
     torch.manual_seed(0)
     old, new = torch.randn(2, *shape).log_softmax(-1)
-    old[..., -1, 3] = new[..., -1, 3] = -torch.inf
+    old[..., -1, 3] = new[..., -1, 3] = -1e9
     old, new = old.log_softmax(-1), new.log_softmax(-1).requires_grad_()
     dims = len(shape) - 2
     dist = Independent(Categorical(logits=new, validate_args=False), dims)

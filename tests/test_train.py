@@ -297,7 +297,7 @@ def test_a_compiled_run_resumes(make_args, no_evaluation):
 
 def test_target_kl_ends_the_update_after_an_epoch(clipped, make_args, record, no_evaluation):
     losses = record(clipped, "ppo_loss")
-    clipped.train(make_args(clipped, iterations=2, learning_rate=3e-3, anneal_lr=False, target_kl=1e-6))
+    clipped.train(make_args(clipped, iterations=2, learning_rate=3e-2, anneal_lr=False, target_kl=1e-6))
     assert len(losses) == 2 * 2  # 2 rollouts of one epoch of 2 minibatches
     losses.clear()
     clipped.train(make_args(clipped, iterations=2, learning_rate=0.0, target_kl=1e-6))
