@@ -296,7 +296,6 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     if device.type == "cuda":  # one for each process, before anything collective
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     on_device = partial(torch.as_tensor, device=device)
     torch.set_num_threads(args.threads)
     envs = make_envs(args, N)
@@ -317,6 +316,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             print(f"{args.resume} is finished; with more --total-timesteps it goes on")
             return agent, log
     run_dir, lock = make_run_dir(args) if RANK == 0 else (None, None)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     steps = first_iteration * B * WORLD_SIZE
     if RANK == 0:
         writer = SummaryWriter(run_dir, purge_step=steps + 1)
