@@ -63,7 +63,7 @@ def panel(run: dict, results: Results) -> dict:
     published = [other for other in run.get("published", []) if "steps" not in other]
     return {
         "title": title(run),
-        "script": script_name(run),
+        "script": "stable-baselines3" if run["script"] == "sb3" else script_name(run).rpartition("/")[2],
         "steps": steps[begun],
         "curves": curves[:, begun],
         "mean": curves[:, begun].mean(0),
@@ -106,7 +106,8 @@ def spread(places: list[float], gap: float, limit: float) -> list[float]:
 
 
 def seeds(shown: dict) -> str:
-    return f"{shown['script'].removesuffix('.py')}, {len(shown['finals'])} seeds"
+    """Whose runs, and how many."""
+    return f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
 
 
 def style(axes, theme: dict, grid: str) -> None:
@@ -128,7 +129,8 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
     axes.fill_between(steps, shown["low"], shown["high"], color=theme["ours"], alpha=0.25, linewidth=0)
     axes.plot(steps, shown["curves"].T, color=theme["ours"], linewidth=0.6, alpha=0.45)
     axes.plot(steps, shown["mean"], color=theme["ours"], linewidth=2)
-    labels = [(shown["mean"][-1], f"ours\n{number(shown['mean'][-1])}", theme["ours"])]
+    whose = "mean" if shown["script"] == "stable-baselines3" else "ours"
+    labels = [(shown["mean"][-1], f"{whose}\n{number(shown['mean'][-1])}", theme["ours"])]
     for label, value, same in shown["published"]:
         axes.axhline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
         labels.append((value, label, theme["other"]))
