@@ -438,17 +438,15 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
     """Evaluate, and say what came of it; then film one more episode, if that is wanted."""
     returns = evaluate(agent, args)
+    mean = float(np.mean(returns))
     print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
-    print(
-        f"mean return {np.mean(returns):.1f} in {len(returns)} episodes of evaluation; see {run_dir}",
-        flush=True,
-    )
+    print(f"mean return {mean:.1f} in {len(returns)} episodes of evaluation; see {run_dir}", flush=True)
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
         except Exception as error:  # no display, no MUJOCO_GL: a pity, but what was earned is printed
             print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
-    return float(np.mean(returns))
+    return mean
 
 
 def evaluate_run(args: Args) -> None:
