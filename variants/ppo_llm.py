@@ -478,6 +478,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
+        answers = [problem.get("answer") for problem in problems]
+        row["exact"] = float(np.mean(exact_match(completions, answers)))
         row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

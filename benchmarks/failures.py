@@ -1,0 +1,132 @@
+"""Runs that are healthy, and runs that are broken on purpose: what does tools/diagnose.py say of them?
+
+    python benchmarks/failures.py            # makes the runs of failures.toml, one a core: about an hour
+    python benchmarks/failures.py --table    # diagnoses them, and writes the table in docs/diagnose.md
+
+Runs lie in runs/failures/. Those that are there are not repeated.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+import diagnose  # noqa: E402
+
+FOLDER = ROOT / "runs/failures"
+PAGE = ROOT / "docs/diagnose.md"
+
+
+def read_table() -> list[tuple[dict, Path]]:
+    """Each run with its folder, which has what it is in its name, and a fingerprint."""
+    runs = []
+    for entry in tomllib.loads((ROOT / "benchmarks/failures.toml").read_text())["runs"]:
+        for seed in entry["seeds"]:
+            run = entry | {"seed": seed}
+            del run["seeds"]
+            print_of = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:6]
+            name = f"{run.get('rule', 'healthy')}-{Path(run['script']).stem}-{run.get('env', 'sorting')}"
+            runs.append((run, FOLDER / f"{name}-{seed}-{print_of}"))
+    return runs
+
+
+def command(run: dict, folder: Path) -> list[str]:
+    """The command line of a run, of an edited copy of the script if it has an edit."""
+    script = ROOT / run["script"]
+    if "edit" in run:
+        old, new = run["edit"]
+        text = script.read_text()
+        if text.count(old) != 1:
+            raise SystemExit(f"{script.name} has {text.count(old)} times {old!r}, not once")
+        script = FOLDER / "edited" / folder.name / script.name
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(text.replace(old, new))
+    line = [sys.executable, str(script), "--run-dir", str(folder), "--eval-episodes", "0"]
+    if "changed" in run:
+        kwargs = json.dumps({"env": run["env"]} | run["changed"])
+        line += ["--env-id", "failing_envs:Changed-v0", "--env-kwargs", kwargs]
+    elif "env" in run:
+        line += ["--env-id", run["env"]]
+    return [*line, "--seed", str(run["seed"]), *shlex.split(run.get("flags", ""))]
+
+
+def make(run: dict, folder: Path) -> None:
+    """Do a run, unless it was done. That it ends with an error may be what is wrong with it."""
+    log = folder.parent / f"{folder.name}.log"
+    if log.exists() and log.read_text().rpartition("\n")[2].startswith("exit code"):
+        return
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
+    with log.open("w") as file:
+        code = subprocess.run(command(run, folder), env=env, stdout=file, stderr=file, cwd=ROOT).returncode
+        file.write(f"\nexit code {code}")
+    print(f"{folder.name}: exit code {code}", flush=True)
+
+
+def judge(runs: list[tuple[dict, Path]]) -> dict[str, list[str]]:
+    """What the first two lines say of each run, by the rule that it was broken for ("" if it is healthy)."""
+    said = {}
+    for run, folder in runs:
+        found = [rule.__name__ for rule, _ in diagnose.diagnose(diagnose.read_run(folder))]
+        said.setdefault(run.get("rule", ""), []).append(", ".join(found[:2]))
+    return said
+
+
+def table(said: dict[str, list[str]]) -> list[str]:
+    """A row for each kind of failure: how often it was named, and what was said instead."""
+    lines = ["| broken by | runs | named | named first | else |", "|---|---|---|---|---|"]
+    for rule, answers in said.items():
+        if rule:
+            named = [answer for answer in answers if rule in answer.split(", ")]
+            first = sum(answer.split(", ")[0] == rule for answer in answers)
+            others = Counter(answer or "nothing" for answer in answers if answer not in named)
+            others = ", ".join(f"{answer} ({count})" for answer, count in others.items())
+            lines.append(f"| {rule} | {len(answers)} | {len(named)} | {first} | {others} |")
+    broken = {rule: answers for rule, answers in said.items() if rule}
+    total = sum(map(len, broken.values()))
+    named = sum(rule in answer.split(", ") for rule, answers in broken.items() for answer in answers)
+    accused = Counter(answer for answer in said[""] if answer)
+    others = ", ".join(f"{answer} ({count})" for answer, count in accused.items())
+    lines.append(f"| **all of these** | {total} | {named} | | |")
+    return [*lines, f"| nothing: healthy | {len(said[''])} | {accused.total()} accused | | {others} |"]
+
+
+def rules() -> list[str]:
+    """A row for each rule, from its docstring."""
+    lines = ["| rule | what it says | what to try | source |", "|---|---|---|---|"]
+    return lines + [
+        f"| `{rule.__name__}` | {' | '.join(diagnose.explain(rule))} |" for rule in diagnose.RULES
+    ]
+
+
+def fill(page: str, name: str, lines: list[str]) -> str:
+    """The page with other lines between two markers."""
+    head, _, rest = page.partition(f"<!-- begin {name} -->")
+    _, _, tail = rest.partition(f"<!-- end {name} -->")
+    return f"{head}<!-- begin {name} -->\n" + "\n".join(lines) + f"\n<!-- end {name} -->{tail}"
+
+
+def main() -> None:
+    """Make the runs, or the table of what is said of them."""
+    runs = read_table()
+    if "--table" not in sys.argv:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda run: make(*run), runs)) and None
+    page = fill(PAGE.read_text(), "rules", rules())
+    for name, held_out in (("chosen", False), ("held out", True)):
+        some = [(run, folder) for run, folder in runs if run.get("held_out", False) == held_out]
+        page = fill(page, name, table(judge(some)))
+    PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""tools/diagnose.py: each rule finds what it is for, and nothing in a run that is healthy."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from torch.utils.tensorboard import SummaryWriter
+
+sys.path.append(str(ROOT / "tools"))
+sys.path.append(str(ROOT / "benchmarks"))
+import diagnose  # noqa: E402
+import failures  # noqa: E402
+
+N = 100  # iterations of a run
+UP, ZERO, ONE = np.linspace(0.0, 1.0, N), np.zeros(N), np.ones(N)
+HEALTHY = {
+    "episode_return": 20 + 400 * UP,
+    "episode_length": 20 + 400 * UP,
+    "kl": 0.01 * ONE,
+    "clip_frac": 0.1 * ONE,
+    "entropy": 0.69 - 0.3 * UP,
+    "value_loss": 0.1 * ONE,
+    "policy_loss": -0.01 * ONE,
+    "explained_variance": 0.8 * UP,
+    "grad_norm": 1.0 * ONE,
+    "learning_rate": 2.5e-4 * (1 - UP),
+}
+ARGS = {"gamma": 0.99, "vf_clip_coef": 0.2, "max_grad_norm": 0.5, "ent_coef": 0.01}
+LANGUAGE = {name: HEALTHY[name] for name in ("kl", "clip_frac", "entropy", "grad_norm", "learning_rate")}
+LANGUAGE |= {"score": 0.4 + 0.4 * UP, "exact": 0.4 + 0.4 * UP, "ref_kl": 0.1 * UP, "finished": 0.99 * ONE}
+LANGUAGE |= {"signal": 0.5 - 0.3 * UP}
+WITHOUT_ENDS = {name: x for name, x in HEALTHY.items() if "episode" not in name}
+BROKEN = {
+    "not_finite": (HEALTHY | {"value_loss": np.where(UP > 0.5, np.nan, 1)}, {}),
+    "update_too_large": (HEALTHY | {"kl": 0.5 * ONE, "clip_frac": 0.6 * ONE}, {}),
+    "value_clip": (HEALTHY | {"value_loss": 1e4 * ONE, "explained_variance": ZERO}, {}),
+    "entropy_collapse": (HEALTHY | {"entropy": np.where(UP > 0.1, 1e-4, 0.69)}, {}),
+    "entropy_too_high": (HEALTHY | {"entropy": 0.693 * ONE}, {"ent_coef": 1.0}),
+    "gradients_cut_off": (HEALTHY | {"grad_norm": 1e5 * ONE}, {}),
+    "short_sight": (HEALTHY, {"gamma": 0.0}),
+    "returns_all_alike": (HEALTHY | {"episode_return": ZERO}, {}),
+    "blind_critic": (HEALTHY | {"explained_variance": -0.1 * ONE}, {}),
+    "no_episode_ends": (WITHOUT_ENDS | {"episode_return": np.full(N, np.nan)}, {}),
+    "standstill": (HEALTHY | {"kl": 1e-9 * ONE, "clip_frac": ZERO}, {}),
+    "collapse": (HEALTHY | {"episode_return": np.where(UP < 0.6, 20 + 400 * UP, 25)}, {}),
+    "reference_left": (LANGUAGE | {"ref_kl": 9 * UP}, {}),
+    "no_signal": (LANGUAGE | {"signal": ZERO, "score": ZERO}, {}),
+    "unfinished": (LANGUAGE | {"finished": 0.1 * ONE}, {}),
+    "reward_hacking": (LANGUAGE | {"exact": 0.5 - 0.4 * UP}, {}),
+}
+
+
+def write_run(folder, series, args=None, purge=None, start=0):
+    """Event files as the scripts write them, 1,000 steps an iteration."""
+    with SummaryWriter(folder, purge_step=purge) as writer:
+        for name, values in series.items():
+            for i, value in enumerate(values):
+                writer.add_scalar(name, value, (start + i + 1) * 1000)
+    if args is not None:
+        (folder / "args.json").write_text(json.dumps(ARGS | args))
+    return folder
+
+
+def names(folder):
+    return [rule.__name__ for rule, _ in diagnose.diagnose(diagnose.read_run(folder))]
+
+
+def say(*flags):
+    """What the program prints, and its exit code."""
+    line = [sys.executable, str(ROOT / "tools/diagnose.py"), *map(str, flags)]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
+def test_each_rule_has_a_broken_run():
+    assert [rule.__name__ for rule in diagnose.RULES] == list(BROKEN)
+
+
+@pytest.mark.parametrize(
+    "series", [HEALTHY, LANGUAGE, WITHOUT_ENDS | {"score": UP}], ids=["games", "language", "others"]
+)
+def test_nothing_is_found_in_a_healthy_run(tmp_path, series):
+    assert names(write_run(tmp_path, series, {})) == []
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_what_is_broken_is_found(tmp_path, rule):
+    series, args = BROKEN[rule]
+    assert names(write_run(tmp_path, series, args))[0] == rule
+
+
+def test_lines_say_what_where_and_what_to_try(tmp_path):
+    series, args = BROKEN["collapse"]
+    result = say(write_run(tmp_path / "run", series, args))
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0 and not result.stderr
+    assert lines[0] == f"{tmp_path / 'run'}: 100,000 steps; 1 thing to look at, the worst first"
+    assert re.fullmatch(
+        r"1\. What was learned was lost again, from step 6\d,000: .* from 2\d\d.* to 25\.", lines[1]
+    )
+    assert lines[2].startswith("   Try: lower --learning-rate")
+    assert (tmp_path / "run/report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_at_most_ten_lines_however_much_is_wrong(tmp_path):
+    broken = {name: series[name] for series, _ in BROKEN.values() for name in series}
+    broken |= {"kl": ONE, "value_loss": 1e4 * ONE, "explained_variance": -ONE, "grad_norm": 1e9 * ONE}
+    run = diagnose.read_run(write_run(tmp_path, broken, {"gamma": 0.0}))
+    assert len(diagnose.diagnose(run)) > 4 and len(diagnose.describe(run)) <= 10
+
+
+def test_the_worst_comes_first(tmp_path):
+    series = HEALTHY | {"kl": 0.11 * ONE, "grad_norm": 1e9 * ONE}
+    assert names(write_run(tmp_path / "a", series, {})) == ["gradients_cut_off", "update_too_large"]
+    series = HEALTHY | {"kl": 50 * ONE, "grad_norm": 510 * ONE}
+    assert names(write_run(tmp_path / "b", series, {})) == ["update_too_large", "gradients_cut_off"]
+
+
+def test_of_a_resumed_run_the_last_word_counts(tmp_path):
+    write_run(tmp_path, HEALTHY | {"kl": ONE}, {})
+    write_run(tmp_path, {name: x[5:] for name, x in HEALTHY.items()}, {}, purge=5001, start=5)
+    steps, kl = diagnose.read_run(tmp_path).series["kl"]
+    assert len(steps) == N and (kl[:5] == 1).all() and np.allclose(kl[5:], 0.01)
+
+
+@pytest.mark.parametrize("table", [diagnose.CLEANRL, diagnose.SB3], ids=["CleanRL", "stable-baselines3"])
+def test_runs_of_others_are_read(tmp_path, table):
+    theirs = {ours: name for name, ours in table.items()}
+    for kl, found in ((0.01, []), (0.5, ["update_too_large"])):
+        series = {name: x for name, x in (HEALTHY | {"kl": kl * ONE}).items() if name in theirs}
+        if "train/entropy_loss" in table:
+            series["entropy"] = -series["entropy"]
+        folder = write_run(tmp_path / str(kl), {theirs[name]: x for name, x in series.items()})
+        assert names(folder) == found
+        assert np.allclose(diagnose.read_run(folder).values("entropy"), HEALTHY["entropy"])
+
+
+def test_flags_of_cleanrl_are_read(tmp_path):
+    theirs = {ours: name for name, ours in diagnose.CLEANRL.items()}
+    write_run(tmp_path, {theirs[name]: x for name, x in HEALTHY.items() if name in theirs})
+    with SummaryWriter(tmp_path) as writer:
+        writer.add_text("hyperparameters", "|param|value|\n|-|-|\n|gamma|0.0|\n|exp_name|ppo|")
+    assert names(tmp_path) == ["short_sight"]
+
+
+def test_episodes_of_cleanrl_become_a_mean_of_a_hundred(tmp_path):
+    write_run(tmp_path, {"charts/episodic_return": np.arange(300.0)})
+    values = diagnose.read_run(tmp_path).values("episode_return")
+    assert values[0] == 0 and values[9] == 4.5 and values[299] == np.arange(200, 300).mean()
+
+
+def test_several_runs_are_compared(tmp_path):
+    slow = HEALTHY | {"episode_return": np.where(UP < 0.5, 20, 800 * UP - 380)}
+    write_run(tmp_path / "slow", slow, {})
+    write_run(tmp_path / "quick", HEALTHY | {"episode_return": np.minimum(420, 20 + 4000 * UP)}, {})
+    write_run(tmp_path / "none", BROKEN["no_episode_ends"][0], {})
+    result = say(tmp_path)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0][:2] == ["run", "last"] and [row[0] for row in rows[1:4]] == ["quick", "slow", "none"]
+    quick, slow = (int(row[2].replace(",", "")) for row in rows[1:3])
+    assert quick < 20_000 < 90_000 < slow and rows[3][2] == "never" and rows[3][4] == "no_episode_ends"
+    assert (tmp_path / "report.png").exists()
+
+
+def test_what_cannot_be_read_costs_a_line(tmp_path):
+    whole = write_run(tmp_path / "whole", HEALTHY, {})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    write_run(tmp_path / "damaged_args", HEALTHY, {})
+    (tmp_path / "damaged_args/args.json").write_text('{"gamma": ')
+    for name, content in (("no_events", b""), ("noise", bytes(range(256)) * 20)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.out.tfevents.1").write_bytes(content)
+    for name in ("empty", "file", "damaged_args", "no_events", "noise", "not_there"):
+        result = say(tmp_path / name)
+        assert result.returncode == 2 and not result.stdout, name
+        assert len(result.stderr.splitlines()) == 1 and str(tmp_path / name) in result.stderr, result.stderr
+    assert say().returncode == 2 and say(whole, "--nonsense").returncode == 2
+
+
+def test_what_is_half_written_is_read_as_far_as_it_goes(tmp_path):
+    folder = write_run(tmp_path, HEALTHY, {})
+    path = next(folder.glob("events*"))
+    path.write_bytes(path.read_bytes()[:-25])
+    assert len(diagnose.read_run(folder).values("kl")) == N and names(folder) == []
+
+
+def test_the_page_has_the_rules_of_the_docstrings():
+    page = (ROOT / "docs/diagnose.md").read_text()
+    assert failures.fill(page, "rules", failures.rules()) == page
+
+
+def test_a_run_of_the_family_is_read(tmp_path):
+    import ppo_discrete
+
+    ppo_discrete.train(
+        ppo_discrete.Args(run_dir=str(tmp_path / "run"), total_timesteps=4096, eval_episodes=0)
+    )
+    run = diagnose.read_run(tmp_path / "run")
+    assert run.has(*HEALTHY) and len(run.values("kl")) == 8 and run.args["gamma"] == 0.99
+    assert diagnose.diagnose(run) == []
+    assert diagnose.describe(run) == [f"{tmp_path / 'run'}: 4,096 steps; too few updates to say anything"]

@@ -1,0 +1,625 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["matplotlib==3.11.2", "numpy==2.4.6", "tensorboard==2.21.0"]
+# ///
+"""What went wrong? Looks at the logs of a run, and says it in words and in a picture.
+
+    python tools/diagnose.py runs/NAME     # the worst first; report.png is in the run's folder
+    python tools/diagnose.py runs          # all runs in there: overlaid, and compared in a table
+    python tools/diagnose.py runs/NAME --dark
+
+It reads what every script here writes, and the TensorBoard files of CleanRL and stable-baselines3. A run may
+still be going on. What each rule looks for, and how often it is right, is in docs/diagnose.md.
+"""
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+# What others call what we call so.
+CLEANRL = {
+    "charts/episodic_return": "episode_return",
+    "charts/episodic_length": "episode_length",
+    "charts/learning_rate": "learning_rate",
+    "losses/approx_kl": "kl",
+    "losses/clipfrac": "clip_frac",
+    "losses/entropy": "entropy",
+    "losses/explained_variance": "explained_variance",
+    "losses/policy_loss": "policy_loss",
+    "losses/value_loss": "value_loss",
+}
+SB3 = {
+    "rollout/ep_rew_mean": "episode_return",
+    "rollout/ep_len_mean": "episode_length",
+    "train/learning_rate": "learning_rate",
+    "train/approx_kl": "kl",
+    "train/clip_fraction": "clip_frac",
+    "train/entropy_loss": "entropy",
+    "train/explained_variance": "explained_variance",
+    "train/policy_gradient_loss": "policy_loss",
+    "train/value_loss": "value_loss",
+}
+NAMES = CLEANRL | SB3
+PANELS = [
+    ("episode_return", "score", "exact"),
+    ("kl", "clip_frac", "ref_kl"),
+    ("entropy", "finished"),
+    ("value_loss",),
+    ("explained_variance", "signal"),
+    ("grad_norm", "learning_rate"),
+]
+
+
+class Run(NamedTuple):
+    """The logs of a run: each series is steps and values, two arrays of the same length."""
+
+    folder: Path
+    args: dict
+    series: dict[str, tuple[np.ndarray, np.ndarray]]
+    seconds: float
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.series for name in names)
+
+    def values(self, name: str) -> np.ndarray:
+        return self.series[name][1]
+
+    def late(self, name: str, share: float = 0.5) -> float:
+        """The median in the last part of the run, of what is finite; NaN if nothing is."""
+        values = self.values(name)
+        values = values[int(len(values) * (1 - share)) :]
+        values = values[np.isfinite(values)]
+        return float(np.median(values)) if len(values) else math.nan
+
+
+class Finding(NamedTuple):
+    """What a rule has found."""
+
+    badness: float  # how many times as bad as the threshold, at least 1
+    first: int  # step from which on
+    evidence: str  # in numbers
+    panel: int  # of the picture, where it can be seen
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"diagnose.py: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def read_run(folder: Path) -> Run:
+    """Read the TensorBoard files of a folder; of a step that is there twice, as after a resume, the last."""
+    found, text, times = {}, "", []
+    try:
+        for path in sorted(folder.glob("*tfevents*")):
+            for event in LegacyEventFileLoader(str(path)).Load():
+                times.append(event.wall_time)
+                for value in event.summary.value:
+                    if value.HasField("simple_value"):
+                        found.setdefault(value.tag, {})[event.step] = value.simple_value
+                    elif value.tag == "hyperparameters/text_summary":  # CleanRL's flags, a table
+                        text = value.tensor.string_val[0].decode()
+        args = dict(re.findall(r"^\|(\w+)\|(.*)\|$", text, re.M))
+        if (folder / "args.json").exists():
+            args = json.loads((folder / "args.json").read_text())
+    except Exception as error:  # not readable, not a file, not JSON
+        refuse(f"{folder}: {type(error).__name__}: {error}")
+    series = {}
+    for tag, points in found.items():
+        steps = np.array(sorted(points))
+        values = np.array([points[step] for step in steps])
+        series[NAMES.get(tag, tag)] = steps, -values if tag == "train/entropy_loss" else values
+    if "charts/episodic_return" in found:  # of each episode: make it the mean of the last 100
+        for name in {"episode_return", "episode_length"} & set(series):
+            steps, values = series[name]
+            sums = np.concatenate([[0], values.cumsum()])
+            counts = np.minimum(np.arange(1, len(sums)), 100)
+            series[name] = steps, (sums[1:] - sums[np.arange(1, len(sums)) - counts]) / counts
+    if not set(series) & {name for panel in PANELS for name in panel}:
+        refuse(f"{folder}: no metrics of a run in there" + (", yet" if times else ""))
+    return Run(folder, args, series, times[-1] - times[0])
+
+
+def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
+    """The mean of each window of a twentieth of the run; what is not finite counts for nothing."""
+    window = max(1, round(len(values) * share))
+    finite = np.isfinite(values)
+    sums = np.convolve(np.where(finite, values, 0), np.ones(window), "valid")
+    counts = np.convolve(finite, np.ones(window), "valid")
+    with np.errstate(invalid="ignore"):
+        return sums / np.where(counts, counts, np.nan)
+
+
+# Thresholds, chosen by benchmarks/failures.py on runs whose health is known.
+KL = 0.1  # of an update, in most of the run
+CLIPS = 20  # errors of the critic, in clips
+SEEN = 0.1  # explained variance
+LEFT = 0.05  # share of the first entropy
+LOG_STD = -2.5  # of a continuous policy
+GROWN = 0.2  # by which that rises
+RANDOM = 0.98  # share of the first entropy
+CUT = 1000  # gradient norms, in those that are allowed
+SIGHT = 0.8  # gamma
+STILL = 1e-5  # KL of an update
+FALL = 0.5  # share of the return that was gained
+LEFT_KL = 1.0  # to the reference, a token
+SIGNAL = 0.1  # share of groups
+FINISHED = 0.7  # share of completions
+LOST = 0.1  # share of right answers
+
+# The rules. Each looks for one thing; its docstring is what it says, the cure, and where that is from.
+
+
+def not_finite(run: Run) -> Finding | None:
+    """There are numbers that are not finite.
+
+    Cure: lower --learning-rate; look for infinite rewards and observations.
+    Source: arithmetic.
+    """
+    for panel, name in [(i, name) for i, names in enumerate(PANELS) for name in names]:
+        if run.has(name) and name not in ("episode_return", "explained_variance"):  # which may be undefined
+            steps, values = run.series[name]
+            if not np.isfinite(values).all():
+                bad = np.flatnonzero(~np.isfinite(values))
+                return Finding(1000.0, steps[bad[0]], f"{name} is {values[bad[0]]}", panel)
+    return None
+
+
+def update_too_large(run: Run) -> Finding | None:
+    """The updates are too large: the policy leaves the data that it learns from.
+
+    Cure: lower --learning-rate or --update-epochs, keep --clip-coef at 0.2, or set --target-kl 0.02.
+    Source: Schulman et al. 2017, section 3; detail 12 of the 37.
+    """
+    if not run.has("kl"):
+        return None
+    steps, kl = run.series["kl"]
+    mean = smooth(np.nan_to_num(kl, nan=0.0, posinf=1e9))
+    worst = float(np.median(mean))
+    if worst < KL:
+        return None
+    first = steps[np.argmax(mean >= KL)]
+    clipped = f", clip_frac {np.median(run.values('clip_frac')):.2f}" if run.has("clip_frac") else ""
+    return Finding(worst / KL, first, f"kl {worst:.2g} in most updates{clipped}; usual is below {KL}", 1)
+
+
+def value_clip(run: Run) -> Finding | None:
+    """The value clip holds the critic back: returns are far larger than it lets the critic move.
+
+    Cure: --vf-clip-coef inf, or scale the rewards.
+    Source: Engstrom et al. 2020; Andrychowicz et al. 2021; detail 9 of the 37.
+    """
+    if not run.has("value_loss", "explained_variance"):
+        return None
+    clip = float(run.args.get("vf_clip_coef", math.inf))
+    error = math.sqrt(2 * run.late("value_loss"))
+    blind = run.late("explained_variance")
+    if not (math.isfinite(clip) and error >= CLIPS * clip and blind <= SEEN):
+        return None
+    evidence = f"errors of {error:.3g}, a clip of {clip:g}, and explained_variance {blind:.2f}"
+    return Finding(error / clip / CLIPS, run.series["value_loss"][0][0], evidence, 3)
+
+
+def entropy_collapse(run: Run) -> Finding | None:
+    """The policy stopped trying: its entropy is gone before it has learned.
+
+    Cure: raise --ent-coef, lower --learning-rate; for continuous actions raise --log-std-init.
+    Source: Williams and Peng 1991; detail 10 of the 37.
+    """
+    if not run.has("entropy") or run.has("score"):
+        return None
+    steps, entropy = run.series["entropy"]
+    start, low = float(entropy[0]), run.late("entropy")
+    if "log_std_init" in run.args:  # of normal distributions, whose entropy is 1.42 + log std for each action
+        start_log_std = float(run.args["log_std_init"])
+        log_std = (1.419 + start_log_std) * low / start - 1.419 if start else 0.0
+        if log_std > LOG_STD:
+            return None
+        per_action = entropy / start * (1.419 + start_log_std) - 1.419
+        first = steps[np.argmax(per_action <= LOG_STD)]
+        evidence = f"a standard deviation of {math.exp(log_std):.2g}"
+        return Finding(log_std / LOG_STD, first, evidence, 2)
+    if start <= 0 or low > LEFT * start:
+        return None
+    first = steps[np.argmax(entropy <= LEFT * start)]
+    return Finding(
+        LEFT * start / max(low, 1e-9 * start),
+        first,
+        f"{low / start:.1%} of the first {start:.2f} are left",
+        2,
+    )
+
+
+def entropy_too_high(run: Run) -> Finding | None:
+    """The entropy bonus outweighs the reward: the policy stays random, or becomes it.
+
+    Cure: lower --ent-coef.
+    Source: Andrychowicz et al. 2021, section 3.6.
+    """
+    if not run.has("entropy", "kl"):
+        return None
+    steps, entropy = run.series["entropy"]
+    start, high = float(entropy[0]), run.late("entropy", 0.25)
+    if "log_std_init" in run.args:
+        per_action = (1.419 + float(run.args["log_std_init"])) * (high / start - 1)  # log of what std grew by
+        if per_action < GROWN:
+            return None
+        grown = f"standard deviations grew by {math.exp(per_action):.2g}"
+        return Finding(per_action / GROWN, steps[np.argmax(entropy > start)], grown, 2)
+    coef = float(run.args.get("ent_coef", 0))
+    if start <= 0 or high < RANDOM * start or coef < 0.05:
+        return None
+    return Finding(
+        coef / 0.05, steps[0], f"{high / start:.1%} of the first {start:.2f}, at --ent-coef {coef:g}", 2
+    )
+
+
+def gradients_cut_off(run: Run) -> Finding | None:
+    """Nearly all of every gradient is cut off, so that its direction is the largest part's alone.
+
+    Cure: scale the rewards, keep --norm-adv, raise --max-grad-norm.
+    Source: detail 11 of the 37; Andrychowicz et al. 2021, section 3.8.
+    """
+    if not run.has("grad_norm"):
+        return None
+    longest = float(run.args.get("max_grad_norm", math.inf))
+    times = float(np.median(run.values("grad_norm"))) / max(longest, 1e-30)
+    if times < CUT:
+        return None
+    evidence = f"grad_norm is {times:,.0f} times --max-grad-norm {longest:g} in most updates"
+    return Finding(times / CUT, run.series["grad_norm"][0][0], evidence, 5)
+
+
+def short_sight(run: Run) -> Finding | None:
+    """The discount factor makes the agent short-sighted: what comes later counts for nothing.
+
+    Cure: --gamma 0.99.
+    Source: Schulman et al. 2016; Andrychowicz et al. 2021, section 3.3.
+    """
+    gamma = float(run.args.get("gamma", 1))
+    if gamma > SIGHT or not run.has("episode_length") or run.has("score"):
+        return None
+    length = run.late("episode_length")
+    horizon = 1 / (1 - gamma)
+    if not length >= 4 * horizon:
+        return None
+    evidence = f"--gamma {gamma:g} looks {horizon:.2g} steps ahead, in episodes of {length:.3g}"
+    return Finding(length / horizon / 4, run.series["episode_length"][0][0], evidence, 0)
+
+
+def returns_all_alike(run: Run) -> Finding | None:
+    """All episodes have the same return: there is nothing to tell good from bad.
+
+    Cure: look at the env's rewards; let the agent explore, so that it finds one at all.
+    Source: detail 1 of the 37 assumes rewards; TRL issues 3452 and 3857 for groups.
+    """
+    if not run.has("episode_return"):
+        return None
+    steps, values = run.series["episode_return"]
+    values = values[np.isfinite(values)]
+    if len(values) < 5 or np.ptp(values) > 1e-6 * max(1, abs(values[0])):
+        return None
+    return Finding(100.0, steps[0], f"{values[0]:g} from the first episode to the last", 0)
+
+
+def blind_critic(run: Run) -> Finding | None:
+    """The critic sees nothing: it explains none of what the returns do, so advantages are noise.
+
+    Cure: normalise observations, --vf-clip-coef inf, raise --vf-coef; look at the done flags.
+    Source: detail 12 of the 37.
+    """
+    if not run.has("explained_variance"):
+        return None
+    steps, values = run.series["explained_variance"]
+    seen = smooth(values)
+    best = float(np.nanmax(seen)) if np.isfinite(seen).any() else 0.0
+    if best > SEEN:
+        return None
+    return Finding(1 + SEEN - best, steps[0], f"explained_variance is {best:.2g} at its best", 4)
+
+
+def no_episode_ends(run: Run) -> Finding | None:
+    """No episode was seen to end, so there is no return to look at.
+
+    Cure: give the env a time limit; fewer --checkpoints, each of which starts episodes anew.
+    Source: docs/operations.md.
+    """
+    if run.has("score") or (run.has("episode_return") and np.isfinite(run.values("episode_return")).any()):
+        return None
+    steps = max(x[-1] for x, _ in run.series.values())
+    return Finding(50.0, 0, f"none in {steps:,} steps", 0)
+
+
+def standstill(run: Run) -> Finding | None:
+    """The policy hardly moves.
+
+    Cure: raise --learning-rate; look whether rewards and advantages differ at all.
+    Source: detail 12 of the 37.
+    """
+    if not run.has("kl") or run.has("tries"):
+        return None
+    steps, kl = run.series["kl"]
+    half = float(np.median(kl[: max(1, len(kl) // 2)]))  # later the learning rate may have been annealed
+    if half > STILL:
+        return None
+    return Finding(
+        STILL / max(half, 1e-12) / 10 + 1,
+        steps[0],
+        f"kl {half:.1g} in the first half; usual is above {STILL}",
+        1,
+    )
+
+
+def collapse(run: Run) -> Finding | None:
+    """What was learned was lost again.
+
+    Cure: lower --learning-rate, --anneal-lr, --target-kl 0.02; save more often and take the best.
+    Source: Engstrom et al. 2020; Huang et al. 2022.
+    """
+    name = "score" if run.has("score") else "episode_return"
+    if not run.has(name):
+        return None
+    steps, values = run.series[name]
+    steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
+    if len(values) < 20:
+        return None
+    mean = smooth(values)
+    best = int(np.argmax(mean))
+    climbed, fallen = mean[best] - mean[: best + 1].min(), mean[best] - mean[-1]
+    noise = np.abs(np.diff(mean)).mean()
+    if climbed <= 10 * noise or fallen < FALL * climbed:
+        return None
+    evidence = f"{name} fell from {mean[best]:.4g} to {mean[-1]:.4g}"
+    return Finding(
+        fallen / climbed / FALL, steps[min(best + len(values) - len(mean), len(steps) - 1)], evidence, 0
+    )
+
+
+def reference_left(run: Run) -> Finding | None:
+    """The model has left its reference: texts may be no texts any more.
+
+    Cure: raise --kl-coef, lower --learning-rate.
+    Source: Stiennon et al. 2020; Gao et al. 2023.
+    """
+    if not run.has("ref_kl"):
+        return None
+    steps, values = run.series["ref_kl"]
+    late = run.late("ref_kl", 0.25)
+    if late < LEFT_KL:
+        return None
+    return Finding(late / LEFT_KL, steps[np.argmax(values >= LEFT_KL)], f"ref_kl {late:.2g} a token", 1)
+
+
+def no_signal(run: Run) -> Finding | None:
+    """In most groups all completions score alike, and nothing is learned from them.
+
+    Cure: easier or harder tasks, more --sft-steps, a larger --group-size, a reward that tells more apart.
+    Source: Yu et al. 2025 (DAPO), section 3.2.
+    """
+    if not run.has("signal", "score"):
+        return None
+    signal, score = run.late("signal"), run.late("score")
+    if signal > SIGNAL or score > np.median(run.values("score")[:3]) + 0.1:
+        return None  # of tasks that were learned, no signal is left, which is as it should be
+    return Finding(
+        (SIGNAL + 0.05) / (signal + 0.05),
+        run.series["signal"][0][0],
+        f"signal {signal:.2f}, score {score:.3g}",
+        4,
+    )
+
+
+def unfinished(run: Run) -> Finding | None:
+    """Completions are cut off before their end, so that their score says little.
+
+    Cure: raise --max-new-tokens; look whether the end of text is in the training data.
+    Source: Yu et al. 2025 (DAPO), section 3.4.
+    """
+    if not run.has("finished"):
+        return None
+    steps, _ = run.series["finished"]
+    late = run.late("finished")
+    if late > FINISHED:
+        return None
+    return Finding(FINISHED / max(late, 0.01), steps[0], f"{late:.0%} of the completions are finished", 2)
+
+
+def reward_hacking(run: Run) -> Finding | None:
+    """The score rises while right answers become fewer: the reward is being hacked.
+
+    Cure: a reward that is harder to fool, a larger --kl-coef, an earlier stop.
+    Source: Gao et al. 2023; Skalse et al. 2022.
+    """
+    if not run.has("score", "exact"):
+        return None
+    score, exact = smooth(run.values("score"), 0.1), smooth(run.values("exact"), 0.1)
+    best = int(np.argmax(exact))
+    lost = exact[best] - exact[-1]
+    if lost < LOST or score[-1] <= score[best]:
+        return None
+    steps = run.series["exact"][0]
+    evidence = f"exact fell from {exact[best]:.2f} to {exact[-1]:.2f}, while score rose to {score[-1]:.2f}"
+    return Finding(10 * lost / LOST, steps[best], evidence, 0)
+
+
+RULES: list[Callable[[Run], Finding | None]] = [
+    not_finite,
+    update_too_large,
+    value_clip,
+    entropy_collapse,
+    entropy_too_high,
+    gradients_cut_off,
+    short_sight,
+    returns_all_alike,
+    blind_critic,
+    no_episode_ends,
+    standstill,
+    collapse,
+    reference_left,
+    no_signal,
+    unfinished,
+    reward_hacking,
+]
+
+
+def explain(rule: Callable) -> tuple[str, str, str]:
+    """What is wrong, its cure, and the source of the rule, from its docstring."""
+    text = " ".join(rule.__doc__.split())
+    what, cure, source = re.fullmatch(r"(.*?) Cure: (.*) Source: (.*)", text).groups()
+    return what, cure, source
+
+
+def diagnose(run: Run) -> list[tuple[Callable, Finding]]:
+    """What the rules find, the worst first; nothing in a run of fewer than 20 updates."""
+    if max(len(steps) for steps, _ in run.series.values()) < 20:
+        return []
+    found = [(rule, finding) for rule in RULES if (finding := rule(run))]
+    return sorted(found, key=lambda pair: -pair[1].badness)
+
+
+def describe(run: Run) -> list[str]:
+    """At most ten lines about one run."""
+    last, updates = max((steps[-1], len(steps)) for steps, _ in run.series.values())
+    found = diagnose(run)
+    nothing = "nothing stands out" if updates >= 20 else "too few updates to say anything"
+    lines = [f"{run.folder}: {last:,} steps; " + ("" if found else nothing)]
+    if found:
+        lines[0] += f"{len(found)} thing{'s' * (len(found) > 1)} to look at, the worst first"
+    for number, (rule, finding) in enumerate(found[:4], 1):
+        what, cure, _ = explain(rule)
+        lines.append(f"{number}. {what.rstrip('.')}, from step {finding.first:,}: {finding.evidence}.")
+        lines.append(f"   Try: {cure}")
+    return lines
+
+
+def compare(runs: list[Run]) -> list[str]:
+    """A table: the last return, steps to 90 % of what the best run gained, seconds, and the worst finding."""
+    rows, curves = [], {}
+    for run in runs:
+        name = "score" if run.has("score") else "episode_return"
+        if run.has(name):
+            steps, values = run.series[name]
+            kept = np.isfinite(values)
+            if kept.any():
+                mean = smooth(values[kept])
+                curves[run.folder] = steps[kept][len(steps[kept]) - len(mean) :], mean
+    low = min((mean.min() for _, mean in curves.values()), default=0)
+    goal = low + 0.9 * (max((mean.max() for _, mean in curves.values()), default=0) - low)
+    width = max(len(run.folder.name) for run in runs)
+    for run in runs:
+        steps, mean = curves.get(run.folder, (np.array([0]), np.array([math.nan])))
+        there = f"{steps[np.argmax(mean >= goal)]:,}" if (mean >= goal).any() else "never"
+        found = diagnose(run)
+        worst = found[0][0].__name__ if found else ""
+        rows.append(
+            (-mean[-1], f"{run.folder.name:{width}} {mean[-1]:9.4g} {there:>11} {run.seconds:8,.0f}  {worst}")
+        )
+    rows.sort(key=lambda row: (math.isnan(row[0]), row[0]))
+    return [
+        f"{'run':{width}} {'last':>9} {f'to {goal:.4g}':>11} {'seconds':>8}  worst",
+        *(row for _, row in rows),
+    ]
+
+
+def draw(runs: list[Run], path: Path, dark: bool) -> None:
+    """One page: the series of all runs, and of a single one what is wrong, shaded from where on it is."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    page, ink, grid, trouble = (
+        ("#0d1117", "#f0f6fc", "#262c34", "#f85149") if dark else ("#ffffff", "#1f2328", "#e4e8ec", "#cf222e")
+    )
+    colours = ["#58a6ff", "#f0883e", "#3fb950"] if dark else ["#0969da", "#bc4c00", "#1a7f37"]
+    style = {
+        "font.size": 8,
+        "text.color": ink,
+        "axes.labelcolor": ink,
+        "xtick.color": ink,
+        "ytick.color": ink,
+    }
+    style |= {
+        "axes.edgecolor": grid,
+        "axes.facecolor": page,
+        "figure.facecolor": page,
+        "savefig.facecolor": page,
+    }
+    style |= {"axes.spines.top": False, "axes.spines.right": False, "grid.color": grid}
+    found = diagnose(runs[0]) if len(runs) == 1 else []
+    with plt.rc_context(style):
+        figure, axes = plt.subplots(3, 2, figsize=(10, 8), layout="constrained", sharex=True)
+        for panel, (axis, names) in enumerate(zip(axes.flat, PANELS, strict=True)):
+            shown = [name for name in names if any(run.has(name) for run in runs)]
+            twins = [axis] + [axis.twinx() for _ in shown[1:2]] if panel in (1, 2, 5) else [axis]
+            for i, name in enumerate(shown):
+                target, colour = twins[min(i, len(twins) - 1)], colours[i]
+                for j, run in enumerate(run for run in runs if run.has(name)):
+                    shade = colour if len(runs) == 1 else plt.cm.viridis(0.15 + 0.7 * j / len(runs))
+                    steps, values = run.series[name]
+                    target.plot(steps, values, color=shade, lw=1.2, ls="--" if i and len(runs) > 1 else "-")
+                if target is not axis:
+                    target.set_ylabel(name, color=colour)
+            if name_of := shown[:1] if len(twins) > 1 else shown:
+                axis.set_title(", ".join(name_of), loc="left", fontsize=9)
+            for name in shown[:1]:
+                values = np.concatenate([run.values(name) for run in runs if run.has(name)])
+                values = values[np.isfinite(values)]
+                if name in ("kl", "value_loss", "grad_norm") and len(values) and values.min() > 0:
+                    axis.set_yscale("log")
+                if name == "explained_variance":
+                    axis.set_ylim(-1.05, 1.05)
+            axis.grid(True, lw=0.5)
+            here = [(rule, finding) for rule, finding in found[:4] if finding.panel == panel]
+            for _, finding in here:
+                axis.axvspan(finding.first, axis.get_xlim()[1], color=trouble, alpha=0.12, lw=0)
+            if here:
+                words = "\n".join(rule.__name__.replace("_", " ") for rule, _ in here)
+                axis.text(0.98, 0.96, words, color=trouble, ha="right", va="top", transform=axis.transAxes)
+        for axis in axes[-1]:
+            axis.set_xlabel("steps")
+        title = str(runs[0].folder.resolve().name) if len(runs) == 1 else f"{len(runs)} runs"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        refuse(message)
+
+
+def main() -> None:
+    """Read the runs that the command line names, and say what is wrong with them."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_DIR", help="of a run, or of several")
+    parser.add_argument("--dark", action="store_true", help="a picture for a dark page")
+    args = parser.parse_args()
+    folders = []
+    for folder in args.folders:
+        if not folder.is_dir():
+            refuse(f"{folder} is not a folder")
+        inside = sorted({path.parent for path in folder.rglob("*tfevents*")})
+        if not inside:
+            refuse(f"{folder}: no TensorBoard files in there")
+        folders += inside
+    runs = [read_run(folder) for folder in folders]
+    print(*(describe(runs[0]) if len(runs) == 1 else compare(runs)), sep="\n")
+    path = args.folders[0] / "report.png"
+    try:
+        draw(runs, path, args.dark)
+    except (ImportError, OSError) as error:
+        refuse(f"no {path}: {error}")
+    print(f"see {path}")
+
+
+if __name__ == "__main__":
+    main()
