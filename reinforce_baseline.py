@@ -62,8 +62,8 @@ class Args:
     env_kwargs: str = "{}"  # of the env's constructor, as JSON
     seed: int = 1  # of everything random
     total_timesteps: int = 200_000  # env steps, all envs together
-    num_envs: int = 4  # envs stepped together
-    num_steps: int = 64  # steps of each env in a rollout
+    num_envs: int = 1  # envs stepped together
+    num_steps: int = 500  # steps of each env in a rollout
     learning_rate: float = 3e-3  # of Adam
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
@@ -114,7 +114,7 @@ def compute_gae(
 def reinforce_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) -> tuple[Tensor, dict]:
     """Policy gradient with a baseline (Williams 1992), value loss and entropy bonus.
 
-    dist and value (B,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
     """
     advantages = batch.advantages if args.baseline else batch.returns
     if args.norm_adv:

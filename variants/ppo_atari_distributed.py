@@ -128,7 +128,7 @@ def ppo_loss(
 ) -> tuple[Tensor, dict]:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
-    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
     """
     log_ratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = log_ratio.exp()

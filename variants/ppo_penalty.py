@@ -129,7 +129,7 @@ def ppo_loss(
 ) -> tuple[Tensor, dict]:
     """Surrogate objective with KL penalty, value loss and entropy bonus (arXiv 1707.06347, equation 8).
 
-    dist and value (M,) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
     """
     ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
     kl = batch.logits.exp() * (batch.logits - dist.base_dist.logits)  # of old and new, action by action

@@ -1,0 +1,135 @@
+"""GRPO: variants/grpo.py against TRL's, from the same model, on the same task, with the same hyper-parameters.
+
+    pip install -r variants/requirements.txt trl==1.16.0
+    python benchmarks/compare_trl.py             # seeds 1 to 3, the two in turn, half an hour
+
+Both start from the weights that the script's warm start makes, see 25,600 completions in groups of 8, and answer
+the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no PPO any more to compare with.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+
+from variants import grpo  # noqa: E402
+
+
+def prepare(seed: int) -> tuple[grpo.Args, grpo.Task, grpo.Agent]:
+    """The agent after its warm start, as in the script's train()."""
+    args = grpo.Args(seed=seed)
+    torch.set_num_threads(1)
+    task = grpo.make_task(args)
+    grpo.seed_everything(args.seed, "weights")
+    agent = grpo.Agent(args)
+    grpo.warm_start(agent, args, task)
+    return args, task, agent
+
+
+def exact(agent: grpo.Agent, args: grpo.Args, task: grpo.Task) -> float:
+    """Share of held-out prompts that are answered rightly."""
+    return float(np.mean([answer["exact"] for answer in grpo.evaluate(agent, args, task)]))
+
+
+def ours(seed: int, folder: str) -> dict:
+    """Train by the script -> share of right answers, and completions a second of the training loop."""
+    args = grpo.Args(seed=seed, run_dir=f"{folder}/run")
+    _, log = grpo.train(args)
+    seconds = sum(row["length"] * args.num_envs / row["tokens_per_second"] for row in log)
+    answers = [json.loads(line) for line in Path(f"{folder}/run/completions.jsonl").read_text().splitlines()]
+    return {
+        "exact": float(np.mean([answer["exact"] for answer in answers])),
+        "completions_per_second": args.total_episodes / seconds,
+    }
+
+
+def theirs(seed: int, folder: str) -> dict:
+    """The same by TRL's GRPOTrainer."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    args, task, agent = prepare(seed)
+    before = exact(agent, args, task)
+    # TRL lets the tokenizer add its end of text to prompts, after which the model would say nothing.
+    agent.tokenizer.build_inputs_with_special_tokens = lambda tokens, _=None: tokens
+    agent.model.save_pretrained(f"{folder}/start")
+    agent.model.config._name_or_path = f"{folder}/start"  # where it takes the reference from
+    config = GRPOConfig(
+        output_dir=folder,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=40,
+        disable_tqdm=True,
+        seed=seed,
+        per_device_train_batch_size=args.num_envs // args.num_minibatches,
+        steps_per_generation=args.num_minibatches,
+        num_iterations=args.update_epochs,
+        max_steps=args.total_episodes // args.num_envs * args.num_minibatches * args.update_epochs,
+        num_generations=args.group_size,
+        max_completion_length=args.max_new_tokens,
+        temperature=args.temperature,
+        top_k=0,
+        learning_rate=args.learning_rate,
+        lr_scheduler_type="linear",
+        adam_epsilon=1e-5,
+        max_grad_norm=args.max_grad_norm,
+        epsilon=args.clip_coef,
+        epsilon_high=args.clip_coef_high,
+        beta=args.kl_coef,
+        use_bias_correction_kl=True,
+        scale_rewards="group",
+        loss_type="dapo",
+        remove_unused_columns=False,
+    )
+    data = Dataset.from_list(task.training)
+    trainer = GRPOTrainer(
+        agent.model,
+        lambda **columns: grpo.exact_match(**columns),
+        config,
+        data,
+        processing_class=agent.tokenizer,
+    )
+    start = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - start
+    return {
+        "exact": exact(agent, args, task),
+        "completions_per_second": args.total_episodes / seconds,
+        "exact before": before,
+    }
+
+
+def main() -> None:
+    """Both in turn, each in a process of its own."""
+    if len(sys.argv) > 1:
+        with tempfile.TemporaryDirectory() as folder:
+            result = {"ours": ours, "TRL": theirs}[sys.argv[1]](int(sys.argv[2]), folder)
+        return print(json.dumps(result))
+    results = {"ours": [], "TRL": []}
+    for seed in (1, 2, 3):
+        for name, found in results.items():
+            line = [sys.executable, __file__, name, str(seed)]
+            output = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout
+            found.append(json.loads(output.splitlines()[-1]))
+            print(
+                name, f"seed {seed}:", ", ".join(f"{key} {x:.3f}" for key, x in found[-1].items()), flush=True
+            )
+    for name, found in results.items():
+        speeds = [result["completions_per_second"] for result in found]
+        right = np.mean([result["exact"] for result in found])
+        print(f"{name}: {right:.3f} right, {np.mean(speeds):.0f} completions a second")
+
+
+if __name__ == "__main__":
+    main()
