@@ -1,9 +1,9 @@
-"""GRPO: variants/grpo.py against TRL's, from the same model, on the same task, with the same hyper-parameters.
+"""GRPO: variants/grpo.py against that of TRL, from the same model, with the same hyper-parameters.
 
     pip install -r variants/requirements.txt trl==1.16.0
     python benchmarks/compare_trl.py             # seeds 1 to 3, the two in turn, half an hour
 
-Both start from the weights that the script's warm start makes, see 25,600 completions in groups of 8, and answer
+Both start from the same warm start, see 25,600 completions in groups of 8, and answer
 the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no PPO any more to compare with.
 """
 

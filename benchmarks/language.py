@@ -1,0 +1,146 @@
+"""What breaks when language models are trained, shown on purpose, and what a critic costs: docs/language.md.
+
+    pip install -r variants/requirements.txt matplotlib
+    python benchmarks/language.py           # three ways to break GRPO and their cures, 18 runs: half an hour
+    python benchmarks/language.py --plot    # the picture of them
+    python benchmarks/language.py --cost    # memory and time of PPO and GRPO on a larger model, in turn
+
+Rows of runs are in benchmarks/results/language.csv as soon as a run is finished; those that are there are not
+repeated.
+"""
+
+import csv
+import hashlib
+import importlib
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+CSV = ROOT / "benchmarks/results/language.csv"
+GRPO = "variants/grpo.py --total-episodes 12_800"
+PROXY = f"{GRPO} --reward benchmarks.failing_rewards:ascending"
+LONG = f"{GRPO} --reward benchmarks.failing_rewards:long --max-new-tokens 32 --num-envs 128"
+RUNS = {  # what breaks: its command, that of its cure, and what is looked at
+    "reward hacking": (f"{PROXY} --kl-coef 1e-9", f"{PROXY} --kl-coef 1", ("score", "exact")),
+    "runaway": (f"{GRPO} --kl-coef 1e-9 --learning-rate 5e-3", GRPO, ("ref_kl", "exact")),
+    "growing length": (f"{LONG} --kl-coef 1e-9", f"{LONG} --kl-coef 1", ("length", "finished")),
+}
+SEEDS = (1, 2, 3)
+METRICS = ("score", "exact", "ref_kl", "length", "finished")
+
+
+def train(name: str, cured: bool, seed: int) -> list[list]:
+    """A run in a process of its own -> rows of the CSV file, one an iteration."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    with tempfile.TemporaryDirectory() as folder:
+        line = [*shlex.split(RUNS[name][cured]), "--seed", str(seed), "--run-dir", f"{folder}/run"]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, *line], cwd=ROOT, env=env, check=True, capture_output=True)
+        found = {}
+        for path in Path(f"{folder}/run").glob("events*"):
+            for event in LegacyEventFileLoader(str(path)).Load():
+                for value in event.summary.value:
+                    found.setdefault(event.step, {})[value.tag] = value.simple_value
+    rows = [(step, point) for step, point in sorted(found.items()) if "score" in point]
+    return [
+        [name, "cure" if cured else "broken", seed, step, *(f"{point[x]:.4f}" for x in METRICS)]
+        for step, point in rows
+    ]
+
+
+def run_all() -> None:
+    """All runs that are not there yet, one a core."""
+    header, lock = ["run", "kind", "seed", "completions", *METRICS], Lock()
+    there = {tuple(row[:3]) for row in read()}
+
+    def work(job: tuple[str, bool, int]) -> None:
+        rows = train(*job)
+        with lock, CSV.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+        print(*rows[-1], flush=True)
+
+    jobs = [(name, cured, seed) for seed in SEEDS for name in RUNS for cured in (False, True)]
+    jobs = [job for job in jobs if (job[0], "cure" if job[1] else "broken", str(job[2])) not in there]
+    if not CSV.exists():
+        CSV.write_text(",".join(header) + "\n")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(work, jobs))
+
+
+def read() -> list[list[str]]:
+    return list(csv.reader(CSV.open()))[1:] if CSV.exists() else []
+
+
+def fingerprint(rows: list[list[str]]) -> str:
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def plot() -> None:
+    """A row of panels for each of the two metrics: broken and cured, a thin line each seed."""
+    import plot as pictures
+
+    rows, names = read(), list(RUNS)
+    for theme_name, theme in pictures.THEMES.items():
+        figure, grid = pictures.plt.subplots(2, len(names), figsize=(8.5, 3.9), layout="constrained")
+        for column, name in enumerate(names):
+            for axes, metric in zip(grid[:, column], RUNS[name][2], strict=True):
+                for kind, colour in (("broken", theme["other"]), ("cure", theme["ours"])):
+                    for seed in SEEDS:
+                        chosen = [row for row in rows if row[:3] == [name, kind, str(seed)]]
+                        steps = [int(row[3]) for row in chosen]
+                        values = np.array([float(row[4 + METRICS.index(metric)]) for row in chosen])
+                        label = kind if seed == SEEDS[0] and column == 0 and metric == "score" else None
+                        axes.plot(steps, values, color=colour, lw=1, alpha=0.8, label=label)
+                axes.set_facecolor(theme["page"])
+                axes.set_title(f"{name}: {metric}", color=theme["ink"], size=8, loc="left")
+                axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
+                axes.grid(color=theme["grid"], lw=0.8)
+                axes.spines[:].set_visible(False)
+                axes.set_xticks([0, 6400, 12800], ["0", "6,400", "12,800"])
+        figure.legend(loc="outside lower left", ncols=2, fontsize=7, frameon=False, labelcolor=theme["ink"])
+        path = ROOT / f"docs/pictures/language_{theme_name}.png"
+        metadata = {"Description": "What breaks, and its cure", "Fingerprint": fingerprint(rows)}
+        figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
+        print(path.relative_to(ROOT))
+
+
+def measure(script: str, folder: str) -> None:
+    """Three iterations of a script on the model in a folder: seconds for the last one, and peak memory."""
+    sys.path.append(str(ROOT))
+    module = importlib.import_module(f"variants.{script}")
+    sizes = dict(num_envs=64, total_episodes=192, max_new_tokens=64, eval_episodes=8, checkpoints=0)
+    run_dir = tempfile.mkdtemp(dir=folder)
+    args = module.Args(model=f"{folder}/model", sft_steps=0, run_dir=f"{run_dir}/run", **sizes)
+    _, log = module.train(args)
+    seconds = log[-1]["length"] * args.num_envs / log[-1]["tokens_per_second"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"{script}: {seconds:.1f} s an iteration, {peak:,} MiB at most")
+
+
+def cost() -> None:
+    """Memory and time of both scripts on a new Llama of 20 million weights, three times, in turn."""
+    from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(hidden_size=512, intermediate_size=1376, num_hidden_layers=6, num_attention_heads=8)
+    with tempfile.TemporaryDirectory() as folder:
+        config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
+        LlamaForCausalLM(config).save_pretrained(f"{folder}/model")
+        ByT5Tokenizer(extra_ids=0).save_pretrained(f"{folder}/model")
+        for script in 3 * ["ppo_llm", "grpo"]:
+            line = [sys.executable, __file__, "--measure", script, folder]
+            print(subprocess.run(line, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    actions = {"--plot": plot, "--cost": cost, "--measure": measure}
+    actions[sys.argv[1]](*sys.argv[2:]) if len(sys.argv) > 1 else run_all()
