@@ -204,3 +204,34 @@ def test_a_run_of_the_family_is_read(tmp_path):
     assert run.has(*HEALTHY) and len(run.values("kl")) == 8 and run.args["gamma"] == 0.99
     assert diagnose.diagnose(run) == []
     assert diagnose.describe(run) == [f"{tmp_path / 'run'}: 4,096 steps; too few updates to say anything"]
+
+
+def test_runs_to_choose_thresholds_by_are_not_those_to_test_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(failures, "FOLDER", tmp_path)
+    runs = [run for run, _ in failures.read_table()]
+    folders = [folder for _, folder in failures.read_table()]
+    assert len({*folders}) == len(folders)
+    kinds = {held_out: [run for run in runs if run.get("held_out", False) == held_out] for held_out in (0, 1)}
+    assert (
+        sum("rule" not in run for run in kinds[0]) >= 40 and sum("rule" not in run for run in kinds[1]) == 20
+    )
+    seeds = [{run["seed"] for run in kinds[held_out]} for held_out in (0, 1)]
+    assert not seeds[0] & seeds[1]
+    for kind in kinds.values():
+        rules = {run["rule"] for run in kind if "rule" in run}
+        assert rules == {rule.__name__ for rule in diagnose.RULES} - {"not_finite"}
+    for run, folder in failures.read_table():
+        line = failures.command(run, folder)
+        assert (ROOT / line[1]).exists() and f"--seed {run['seed']} " in " ".join(line) + " "
+
+
+def test_what_is_said_becomes_a_table():
+    said = {
+        "": ["", "", "collapse"],
+        "collapse": ["collapse", "standstill, collapse", "standstill", ""],
+    }
+    assert failures.table(said)[2:] == [
+        "| collapse | 4 | 2 | 1 | standstill (1), nothing (1) |",
+        "| **all of these** | 4 | 2 | | |",
+        "| nothing: healthy | 3 | 1 accused | | collapse (1) |",
+    ]

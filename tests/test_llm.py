@@ -1031,7 +1031,7 @@ def smollm2(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_real_checkpoint_is_trained(script, smollm2, make_args, tmp_path, monkeypatch):
-    """Answers end by themselves, pad = eos; the first step is on-policy, and the loss falls in a rollout."""
+    """Answers end by themselves, pad = eos; the first step is on-policy, and the loss falls."""
     questions = [f"What is {a} + {b}? Answer with one number." for a in range(2, 6) for b in range(3)]
     lines = [json.dumps({"prompt": text, "level": 0}) for text in questions]
     (tmp_path / "sums.jsonl").write_text("\n".join(lines))
@@ -1045,7 +1045,7 @@ def test_a_real_checkpoint_is_trained(script, smollm2, make_args, tmp_path, monk
         return loss, metrics
 
     monkeypatch.setattr(script, loss_name(script), watched)
-    agent, log = script.train(make_args(script, threads=2, **flags))
+    agent, log = script.train(make_args(script, iterations=1, num_envs=4, threads=2, **flags))
     assert agent.pad in agent.ends and log[0]["finished"] > 0.2
     assert abs(seen[0]["kl"]) < 1e-6 and abs(seen[0]["ref_kl"]) < 1e-6 and seen[0]["clip_frac"] == 0
-    assert all(rollout[-1]["loss"] < rollout[0]["loss"] for rollout in (seen[:4], seen[4:]))
+    assert len(seen) == 4 and seen[-1]["loss"] < seen[0]["loss"]

@@ -316,7 +316,7 @@ def blind_critic(run: Run) -> Finding | None:
     Cure: normalise observations, --vf-clip-coef inf, raise --vf-coef; look at the done flags.
     Source: detail 12 of the 37.
     """
-    if not run.has("explained_variance"):
+    if not run.has("explained_variance", "kl"):  # REINFORCE learns without: slowly, but from fresh data
         return None
     steps, values = run.series["explained_variance"]
     seen = smooth(values)
@@ -529,6 +529,30 @@ def compare(runs: list[Run]) -> list[str]:
     ]
 
 
+def draw_panel(axis, names: tuple[str, ...], runs: list[Run], colours: list, theme: dict) -> None:
+    """Series that belong together: of one run a colour each, of several runs a colour a run."""
+    shown = [name for name in names if any(run.has(name) for run in runs)]
+    axis.set_visible(bool(shown))
+    axis.grid(True, lw=0.5)
+    for i, name in enumerate(shown):
+        alike = not i or {name, shown[0]} <= {"score", "exact"}
+        target = axis if alike else axis.twinx()
+        values = np.concatenate([run.values(name) for run in runs if run.has(name)])
+        if name in ("kl", "value_loss", "grad_norm") and np.nanmin(values, initial=1) > 0:
+            target.set_yscale("log")
+        if name in ("explained_variance", "clip_frac", "finished", "signal"):
+            target.set_ylim(-1.05 if name == "explained_variance" else -0.05, 1.05)
+        for j, run in enumerate(runs):
+            if run.has(name):
+                dashes = "-" if not i or len(runs) == 1 else ":"
+                target.plot(*run.series[name], color=colours[i if len(runs) == 1 else j], lw=1.2, ls=dashes)
+        ink = colours[i] if len(runs) == 1 else theme["text.color"]
+        if alike:
+            axis.set_title(", ".join(shown[: i + 1]), loc="left", fontsize=9)
+        else:
+            target.set_ylabel(name, color=ink)
+
+
 def draw(runs: list[Run], path: Path, dark: bool) -> None:
     """One page: the series of all runs, and of a single one what is wrong, shaded from where on it is."""
     import matplotlib
@@ -536,57 +560,33 @@ def draw(runs: list[Run], path: Path, dark: bool) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    page, ink, grid, trouble = (
-        ("#0d1117", "#f0f6fc", "#262c34", "#f85149") if dark else ("#ffffff", "#1f2328", "#e4e8ec", "#cf222e")
-    )
-    colours = ["#58a6ff", "#f0883e", "#3fb950"] if dark else ["#0969da", "#bc4c00", "#1a7f37"]
-    style = {
-        "font.size": 8,
-        "text.color": ink,
-        "axes.labelcolor": ink,
-        "xtick.color": ink,
-        "ytick.color": ink,
-    }
-    style |= {
-        "axes.edgecolor": grid,
-        "axes.facecolor": page,
-        "figure.facecolor": page,
-        "savefig.facecolor": page,
-    }
-    style |= {"axes.spines.top": False, "axes.spines.right": False, "grid.color": grid}
-    found = diagnose(runs[0]) if len(runs) == 1 else []
-    with plt.rc_context(style):
+    page, ink, grid = ("#0d1117", "#f0f6fc", "#262c34") if dark else ("#ffffff", "#1f2328", "#e4e8ec")
+    trouble = "#f85149" if dark else "#cf222e"
+    theme = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ink)
+    theme |= dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), page)
+    theme |= dict.fromkeys(("axes.edgecolor", "grid.color"), grid)
+    theme |= {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+    colours = ["#58a6ff", "#f0883e"] if dark else ["#0969da", "#bc4c00"]
+    found = diagnose(runs[0])[:4] if len(runs) == 1 else []
+    with plt.rc_context(theme):
+        if len(runs) > 1:
+            colours = list(plt.cm.viridis(np.linspace(0.3, 1, len(runs)) - (0 if dark else 0.2)))
         figure, axes = plt.subplots(3, 2, figsize=(10, 8), layout="constrained", sharex=True)
         for panel, (axis, names) in enumerate(zip(axes.flat, PANELS, strict=True)):
-            shown = [name for name in names if any(run.has(name) for run in runs)]
-            twins = [axis] + [axis.twinx() for _ in shown[1:2]] if panel in (1, 2, 5) else [axis]
-            for i, name in enumerate(shown):
-                target, colour = twins[min(i, len(twins) - 1)], colours[i]
-                for j, run in enumerate(run for run in runs if run.has(name)):
-                    shade = colour if len(runs) == 1 else plt.cm.viridis(0.15 + 0.7 * j / len(runs))
-                    steps, values = run.series[name]
-                    target.plot(steps, values, color=shade, lw=1.2, ls="--" if i and len(runs) > 1 else "-")
-                if target is not axis:
-                    target.set_ylabel(name, color=colour)
-            if name_of := shown[:1] if len(twins) > 1 else shown:
-                axis.set_title(", ".join(name_of), loc="left", fontsize=9)
-            for name in shown[:1]:
-                values = np.concatenate([run.values(name) for run in runs if run.has(name)])
-                values = values[np.isfinite(values)]
-                if name in ("kl", "value_loss", "grad_norm") and len(values) and values.min() > 0:
-                    axis.set_yscale("log")
-                if name == "explained_variance":
-                    axis.set_ylim(-1.05, 1.05)
-            axis.grid(True, lw=0.5)
-            here = [(rule, finding) for rule, finding in found[:4] if finding.panel == panel]
+            draw_panel(axis, names, runs, colours, theme)
+            here = [(rule, finding) for rule, finding in found if finding.panel == panel]
             for _, finding in here:
                 axis.axvspan(finding.first, axis.get_xlim()[1], color=trouble, alpha=0.12, lw=0)
-            if here:
-                words = "\n".join(rule.__name__.replace("_", " ") for rule, _ in here)
-                axis.text(0.98, 0.96, words, color=trouble, ha="right", va="top", transform=axis.transAxes)
+            words = "\n".join(rule.__name__.replace("_", " ") for rule, _ in here)
+            axis.text(0.98, 0.96, words, color=trouble, ha="right", va="top", transform=axis.transAxes)
         for axis in axes[-1]:
             axis.set_xlabel("steps")
-        title = str(runs[0].folder.resolve().name) if len(runs) == 1 else f"{len(runs)} runs"
+            axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        if len(runs) > 1:
+            lines = [plt.Line2D([], [], color=colour) for colour in colours[:12]]
+            names = [run.folder.name for run in runs[:12]]
+            figure.legend(lines, names, loc="outside lower left", ncols=3, frameon=False)
+        title = runs[0].folder.resolve().name if len(runs) == 1 else f"{len(runs)} runs"
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         figure.savefig(path, dpi=120)
         plt.close(figure)
