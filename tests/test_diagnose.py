@@ -76,7 +76,7 @@ def say(*flags):
 
 
 def test_each_rule_has_a_broken_run():
-    assert [rule.__name__ for rule in diagnose.RULES] == list(BROKEN)
+    assert {rule.__name__ for rule in diagnose.RULES} == {*BROKEN}
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,12 @@ def test_at_most_ten_lines_however_much_is_wrong(tmp_path):
     assert len(diagnose.diagnose(run)) > 4 and len(diagnose.describe(run)) <= 10
 
 
-def test_the_worst_comes_first(tmp_path):
-    series = HEALTHY | {"kl": 0.11 * ONE, "grad_norm": 1e9 * ONE}
-    assert names(write_run(tmp_path / "a", series, {})) == ["gradients_cut_off", "update_too_large"]
-    series = HEALTHY | {"kl": 50 * ONE, "grad_norm": 510 * ONE}
-    assert names(write_run(tmp_path / "b", series, {})) == ["update_too_large", "gradients_cut_off"]
+def test_the_worst_comes_first_and_causes_before_effects(tmp_path):
+    worse, bad = HEALTHY | {"kl": 0.11 * ONE, "grad_norm": 1e9 * ONE}, HEALTHY | {"kl": 50 * ONE}
+    assert names(write_run(tmp_path / "a", worse, {})) == ["gradients_cut_off", "update_too_large"]
+    assert names(write_run(tmp_path / "b", bad, {"gamma": 0.5})) == ["update_too_large", "short_sight"]
+    alike = HEALTHY | {"kl": 0.11 * ONE, "grad_norm": 510 * ONE}  # then causes come before effects
+    assert names(write_run(tmp_path / "c", alike, {})) == ["update_too_large", "gradients_cut_off"]
 
 
 def test_of_a_resumed_run_the_last_word_counts(tmp_path):

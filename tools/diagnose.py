@@ -183,12 +183,13 @@ def update_too_large(run: Run) -> Finding | None:
         return None
     steps, kl = run.series["kl"]
     mean = smooth(np.nan_to_num(kl, nan=0.0, posinf=1e9))
-    worst = float(np.median(mean))
+    worst = float(mean.max())
     if worst < KL:
         return None
-    first = steps[np.argmax(mean >= KL)]
-    clipped = f", clip_frac {np.median(run.values('clip_frac')):.2f}" if run.has("clip_frac") else ""
-    return Finding(worst / KL, first, f"kl {worst:.2g} in most updates{clipped}; usual is below {KL}", 1)
+    evidence = f"kl {worst:.2g} on the mean of a twentieth of the run; below {KL} is usual"
+    if run.has("clip_frac"):
+        evidence += f"; clip_frac up to {np.nanmax(run.values('clip_frac')):.2f}"
+    return Finding(worst / KL, steps[np.argmax(mean >= KL)], evidence, 1)
 
 
 def value_clip(run: Run) -> Finding | None:
@@ -450,17 +451,17 @@ def reward_hacking(run: Run) -> Finding | None:
     return Finding(10 * lost / LOST, steps[best], evidence, 0)
 
 
-RULES: list[Callable[[Run], Finding | None]] = [
+RULES: list[Callable[[Run], Finding | None]] = [  # causes before what they cause
     not_finite,
+    no_episode_ends,
+    returns_all_alike,
+    short_sight,
     update_too_large,
     value_clip,
-    entropy_collapse,
-    entropy_too_high,
     gradients_cut_off,
-    short_sight,
-    returns_all_alike,
+    entropy_too_high,
+    entropy_collapse,
     blind_critic,
-    no_episode_ends,
     standstill,
     collapse,
     reference_left,
@@ -478,11 +479,11 @@ def explain(rule: Callable) -> tuple[str, str, str]:
 
 
 def diagnose(run: Run) -> list[tuple[Callable, Finding]]:
-    """What the rules find, the worst first; nothing in a run of fewer than 20 updates."""
+    """What the rules find: the worst first, causes before effects; nothing in fewer than 20 updates."""
     if max(len(steps) for steps, _ in run.series.values()) < 20:
         return []
     found = [(rule, finding) for rule in RULES if (finding := rule(run))]
-    return sorted(found, key=lambda pair: -pair[1].badness)
+    return sorted(found, key=lambda pair: -round(math.log10(min(pair[1].badness, 100))))
 
 
 def describe(run: Run) -> list[str]:
