@@ -1,7 +1,8 @@
 """Runs that are healthy, and runs that are broken on purpose: what does tools/diagnose.py say of them?
 
     python benchmarks/failures.py            # makes the runs of failures.toml, one a core: about an hour
-    python benchmarks/failures.py --table    # diagnoses them, and writes the table in docs/diagnose.md
+    python benchmarks/failures.py --table    # diagnoses them, and says how often that was right
+    python benchmarks/failures.py --rules    # writes the table of rules in docs/diagnose.md
 
 Runs lie in runs/failures/. Those that are there are not repeated.
 """
@@ -116,16 +117,17 @@ def fill(page: str, name: str, lines: list[str]) -> str:
 
 
 def main() -> None:
-    """Make the runs, or the table of what is said of them."""
+    """Make the runs, or print the tables of what is said of them; --rules writes those into the page."""
     runs = read_table()
-    if "--table" not in sys.argv:
+    if "--rules" in sys.argv:
+        PAGE.write_text(fill(PAGE.read_text(), "rules", rules()))
+    elif "--table" in sys.argv:
+        for held_out in (False, True):
+            some = [(run, folder) for run, folder in runs if run.get("held_out", False) == held_out]
+            print("held out" if held_out else "chosen by", *table(judge(some)), sep="\n")
+    else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(lambda run: make(*run), runs)) and None
-    page = fill(PAGE.read_text(), "rules", rules())
-    for name, held_out in (("chosen", False), ("held out", True)):
-        some = [(run, folder) for run, folder in runs if run.get("held_out", False) == held_out]
-        page = fill(page, name, table(judge(some)))
-    PAGE.write_text(page)
+            list(pool.map(lambda run: make(*run), runs))
 
 
 if __name__ == "__main__":
