@@ -2,7 +2,7 @@
 
     pip install -r variants/requirements.txt matplotlib
     python benchmarks/language.py           # three ways to break GRPO and their cures, 18 runs: half an hour
-    python benchmarks/language.py --plot    # the picture of them
+    python benchmarks/language.py --plot    # their picture, and their table in docs/language.md
     python benchmarks/language.py --cost    # memory and time of PPO and GRPO on a larger model, in turn
 
 Rows of runs are in benchmarks/results/language.csv as soon as a run is finished; those that are there are not
@@ -26,6 +26,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 CSV = ROOT / "benchmarks/results/language.csv"
+PAGE = ROOT / "docs/language.md"
 GRPO = "variants/grpo.py --total-episodes 12_800"
 PROXY = f"{GRPO} --reward benchmarks.failing_rewards:ascending"
 LONG = f"{GRPO} --reward benchmarks.failing_rewards:long --max-new-tokens 32 --num-envs 128"
@@ -85,6 +86,29 @@ def fingerprint(rows: list[list[str]]) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
+def table() -> list[str]:
+    """A row for each kind of run: both metrics in its last ten iterations, the mean of every seed."""
+    lines = ["| run | command | at the end, seeds " + ", ".join(map(str, SEEDS)) + " |", "|---|---|---|"]
+    rows = read()
+    for name, (broken, cure, metrics) in RUNS.items():
+        for kind, command in (("broken", broken), ("cure", cure)):
+            ends = []
+            for metric in metrics:
+                column = 4 + METRICS.index(metric)
+                runs = [[row for row in rows if row[:3] == [name, kind, str(seed)]][-10:] for seed in SEEDS]
+                values = [np.mean([float(row[column]) for row in run]) for run in runs if run]
+                ends.append(f"{metric} " + ", ".join(f"{value:.2f}" for value in values))
+            lines.append(f"| {name}, {kind} | `python {command}` | {'; '.join(ends)} |")
+    return lines
+
+
+def fill(page: str) -> str:
+    """The page with the table between its markers."""
+    head, _, rest = page.partition("<!-- begin table -->")
+    tail = rest.partition("<!-- end table -->")[2]
+    return "\n".join([f"{head}<!-- begin table -->", *table(), "<!-- end table -->"]) + tail
+
+
 def plot() -> None:
     """A row of panels for each of the two metrics: broken and cured, a thin line each seed."""
     import plot as pictures
@@ -112,6 +136,7 @@ def plot() -> None:
         metadata = {"Description": "What breaks, and its cure", "Fingerprint": fingerprint(rows)}
         figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
         print(path.relative_to(ROOT))
+    PAGE.write_text(fill(PAGE.read_text()))
 
 
 def measure(script: str, folder: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import language
 import learning_curves
 import numpy as np
 import plot
@@ -69,6 +70,15 @@ def test_pictures_show_what_the_csv_files_say(name):
             assert Image.open(path).text["Fingerprint"] == plot.fingerprint(shown), (
                 "python benchmarks/plot.py"
             )
+
+
+def test_what_breaks_is_what_the_csv_file_says():
+    page = language.PAGE.read_text()
+    assert language.fill(page) == page, "python benchmarks/language.py --plot"
+    assert len({tuple(row[:3]) for row in language.read()}) == 2 * 3 * 3
+    for theme in plot.THEMES:
+        text = Image.open(plot.FOLDER / f"language_{theme}.png").text
+        assert text["Fingerprint"] == language.fingerprint(language.read())
 
 
 def test_a_changed_number_changes_the_fingerprint():
