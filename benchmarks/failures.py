@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -33,9 +34,9 @@ def read_table() -> list[tuple[dict, Path]]:
         for seed in entry["seeds"]:
             run = entry | {"seed": seed}
             del run["seeds"]
-            print_of = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:6]
+            fingerprint = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:6]
             name = f"{run.get('rule', 'healthy')}-{Path(run['script']).stem}-{run.get('env', 'sorting')}"
-            runs.append((run, FOLDER / f"{name}-{seed}-{print_of}"))
+            runs.append((run, FOLDER / f"{name}-{seed}-{fingerprint}"))
     return runs
 
 
@@ -64,7 +65,7 @@ def make(run: dict, folder: Path) -> None:
     log = folder.parent / f"{folder.name}.log"
     if log.exists() and log.read_text().rpartition("\n")[2].startswith("exit code"):
         return
-    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
     with log.open("w") as file:

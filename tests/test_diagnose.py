@@ -120,6 +120,27 @@ def test_the_worst_comes_first_and_causes_before_effects(tmp_path):
     assert names(write_run(tmp_path / "c", alike, {})) == ["update_too_large", "gradients_cut_off"]
 
 
+@pytest.mark.parametrize("series", [HEALTHY, LANGUAGE], ids=["games", "language"])
+@pytest.mark.parametrize("first", [0, 50])
+def test_what_is_not_finite_does_no_harm(tmp_path, series, first):
+    """One series after the other, and all at once."""
+    for name in [*series, "all"]:
+        bad = {
+            key: np.where(np.arange(N) < first, x, np.nan)
+            for key, x in series.items()
+            if name in (key, "all")
+        }
+        folder = write_run(tmp_path / name, series | bad, {"log_std_init": 0.0} if name == "entropy" else {})
+        found = names(folder)
+        assert "not_finite" in found or name in (
+            "episode_return",
+            "episode_length",
+            "explained_variance",
+            "policy_loss",
+        )
+    diagnose.draw([diagnose.read_run(folder)], tmp_path / "report.png", dark=False)
+
+
 def test_of_a_resumed_run_the_last_word_counts(tmp_path):
     write_run(tmp_path, HEALTHY | {"kl": ONE}, {})
     write_run(tmp_path, {name: x[5:] for name, x in HEALTHY.items()}, {}, purge=5001, start=5)

@@ -33,7 +33,6 @@ CLEANRL = {
     "losses/clipfrac": "clip_frac",
     "losses/entropy": "entropy",
     "losses/explained_variance": "explained_variance",
-    "losses/policy_loss": "policy_loss",
     "losses/value_loss": "value_loss",
 }
 SB3 = {
@@ -44,15 +43,14 @@ SB3 = {
     "train/clip_fraction": "clip_frac",
     "train/entropy_loss": "entropy",
     "train/explained_variance": "explained_variance",
-    "train/policy_gradient_loss": "policy_loss",
     "train/value_loss": "value_loss",
 }
 NAMES = CLEANRL | SB3
 PANELS = [
     ("episode_return", "score", "exact"),
-    ("kl", "clip_frac", "ref_kl"),
+    ("kl", "clip_frac"),
     ("entropy", "finished"),
-    ("value_loss",),
+    ("value_loss", "ref_kl"),
     ("explained_variance", "signal"),
     ("grad_norm", "learning_rate"),
 ]
@@ -139,7 +137,7 @@ def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
 
 
 # Thresholds, between what a first look at some healthy and some broken runs showed: docs/diagnose.md.
-KL = 0.1  # of an update, in most of the run
+KL = 0.1  # of updates, the mean of a twentieth of the run
 CLIPS = 100  # errors of the critic, in clips
 SEEN = 0.0  # explained variance
 LEFT = 0.05  # share of the first entropy
@@ -243,13 +241,13 @@ def entropy_too_high(run: Run) -> Finding | None:
     """The entropy bonus outweighs the reward: the policy stays random, or becomes it.
 
     Cure: lower --ent-coef.
-    Source: Andrychowicz et al. 2021, section 3.6.
+    Source: Andrychowicz et al. 2021.
     """
     if not run.has("entropy", "kl"):
         return None
     steps, entropy = run.series["entropy"]
     start, high = float(entropy[0]), run.late("entropy", 0.25)
-    if "log_std_init" in run.args:
+    if "log_std_init" in run.args and start:
         per_action = (1.419 + float(run.args["log_std_init"])) * (high / start - 1)  # log of what std grew by
         if per_action < GROWN:
             return None
@@ -267,7 +265,7 @@ def gradients_cut_off(run: Run) -> Finding | None:
     """Nearly all of every gradient is cut off, so that its direction is the largest part's alone.
 
     Cure: scale the rewards, keep --norm-adv, raise --max-grad-norm.
-    Source: detail 11 of the 37; Andrychowicz et al. 2021, section 3.8.
+    Source: detail 11 of the 37; Andrychowicz et al. 2021.
     """
     if not run.has("grad_norm"):
         return None
@@ -283,7 +281,7 @@ def short_sight(run: Run) -> Finding | None:
     """The discount factor makes the agent short-sighted: what comes later counts for nothing.
 
     Cure: --gamma 0.99.
-    Source: Schulman et al. 2016; Andrychowicz et al. 2021, section 3.3.
+    Source: Schulman et al. 2016; Andrychowicz et al. 2021.
     """
     gamma = float(run.args.get("gamma", 1))
     if gamma > SIGHT or not run.has("episode_length") or run.has("score"):
@@ -300,7 +298,7 @@ def returns_all_alike(run: Run) -> Finding | None:
     """All episodes have the same return: there is nothing to tell good from bad.
 
     Cure: look at the env's rewards; let the agent explore, so that it finds one at all.
-    Source: detail 1 of the 37 assumes rewards; TRL issues 3452 and 3857 for groups.
+    Source: arithmetic, equal returns have no advantages.
     """
     if not run.has("episode_return"):
         return None
@@ -352,7 +350,7 @@ def standstill(run: Run) -> Finding | None:
     if half > STILL:
         return None
     return Finding(
-        STILL / max(half, 1e-12) / 10 + 1,
+        STILL / max(half, 1e-12),
         steps[0],
         f"kl {half:.1g} in the first half; usual is above {STILL}",
         1,
@@ -396,14 +394,14 @@ def reference_left(run: Run) -> Finding | None:
     late = run.late("ref_kl", 0.25)
     if late < LEFT_KL:
         return None
-    return Finding(late / LEFT_KL, steps[np.argmax(values >= LEFT_KL)], f"ref_kl {late:.2g} a token", 1)
+    return Finding(late / LEFT_KL, steps[np.argmax(values >= LEFT_KL)], f"ref_kl {late:.2g} a token", 3)
 
 
 def no_signal(run: Run) -> Finding | None:
     """In most groups all completions score alike, and nothing is learned from them.
 
     Cure: easier or harder tasks, more --sft-steps, a larger --group-size, a reward that tells more apart.
-    Source: Yu et al. 2025 (DAPO), section 3.2.
+    Source: Yu et al. 2025 (DAPO).
     """
     if not run.has("signal", "score"):
         return None
@@ -422,7 +420,7 @@ def unfinished(run: Run) -> Finding | None:
     """Completions are cut off before their end, so that their score says little.
 
     Cure: raise --max-new-tokens; look whether the end of text is in the training data.
-    Source: Yu et al. 2025 (DAPO), section 3.4.
+    Source: Yu et al. 2025 (DAPO).
     """
     if not run.has("finished"):
         return None
@@ -483,6 +481,7 @@ def diagnose(run: Run) -> list[tuple[Callable, Finding]]:
     if max(len(steps) for steps, _ in run.series.values()) < 20:
         return []
     found = [(rule, finding) for rule in RULES if (finding := rule(run))]
+    found = [pair for pair in found if not math.isnan(pair[1].badness)]  # not_finite has told that
     return sorted(found, key=lambda pair: -round(math.log10(min(pair[1].badness, 100))))
 
 
