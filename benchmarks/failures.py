@@ -1,12 +1,13 @@
 """Runs that are healthy, and runs that are broken on purpose: what does tools/diagnose.py say of them?
 
     python benchmarks/failures.py            # makes the runs of failures.toml, one a core: about an hour
-    python benchmarks/failures.py --table    # diagnoses them, and says how often that was right
-    python benchmarks/failures.py --rules    # writes the table of rules in docs/diagnose.md
+    python benchmarks/failures.py --table    # diagnoses them; what was said is in results/failures.csv
+    python benchmarks/failures.py --page     # writes the tables in docs/diagnose.md
 
 Runs lie in runs/failures/. Those that are there are not repeated.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -25,6 +26,8 @@ import diagnose  # noqa: E402
 
 FOLDER = ROOT / "runs/failures"
 PAGE = ROOT / "docs/diagnose.md"
+CSV = ROOT / "benchmarks/results/failures.csv"
+SPLITS = ("chosen_by", "held_out")
 
 
 def read_table() -> list[tuple[dict, Path]]:
@@ -74,12 +77,23 @@ def make(run: dict, folder: Path) -> None:
     print(f"{folder.name}: exit code {code}", flush=True)
 
 
-def judge(runs: list[tuple[dict, Path]]) -> dict[str, list[str]]:
+def judge(runs: list[tuple[dict, Path]]) -> None:
+    """Write what is said of each run, the worst first."""
+    lines = [["split", "broken_by", "run", "said"]]
+    for run, folder in runs:
+        split = "held_out" if run.get("held_out") else "chosen_by"
+        found = [rule.__name__ for rule, _ in diagnose.diagnose(diagnose.read_run(folder))]
+        lines.append([split, run.get("rule", ""), folder.name, " ".join(found)])
+    with CSV.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines)
+
+
+def read_said(split: str) -> dict[str, list[str]]:
     """What the first two lines say of each run, by the rule that it was broken for ("" if it is healthy)."""
     said = {}
-    for run, folder in runs:
-        found = [rule.__name__ for rule, _ in diagnose.diagnose(diagnose.read_run(folder))]
-        said.setdefault(run.get("rule", ""), []).append(", ".join(found[:2]))
+    for row in list(csv.reader(CSV.open()))[1:] if CSV.exists() else []:
+        if row[0] == split:
+            said.setdefault(row[1], []).append(", ".join(row[3].split()[:2]))
     return said
 
 
@@ -117,15 +131,23 @@ def fill(page: str, name: str, lines: list[str]) -> str:
     return f"{head}<!-- begin {name} -->\n" + "\n".join(lines) + f"\n<!-- end {name} -->{tail}"
 
 
+def write_page() -> str:
+    """The page with its tables."""
+    page = fill(PAGE.read_text(), "rules", rules())
+    for split in SPLITS:
+        page = fill(page, split, table(read_said(split)))
+    return page
+
+
 def main() -> None:
-    """Make the runs, or print the tables of what is said of them; --rules writes those into the page."""
+    """Make the runs, diagnose them, or write the page."""
     runs = read_table()
-    if "--rules" in sys.argv:
-        PAGE.write_text(fill(PAGE.read_text(), "rules", rules()))
+    if "--page" in sys.argv:
+        PAGE.write_text(write_page())
     elif "--table" in sys.argv:
-        for held_out in (False, True):
-            some = [(run, folder) for run, folder in runs if run.get("held_out", False) == held_out]
-            print("held out" if held_out else "chosen by", *table(judge(some)), sep="\n")
+        judge(runs)
+        for split in SPLITS:
+            print(split, *table(read_said(split)), sep="\n")
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda run: make(*run), runs))

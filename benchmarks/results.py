@@ -1,6 +1,6 @@
 """Tables of results, written from benchmarks/runs.toml and the CSV files beside it.
 
-    python benchmarks/results.py    # fills what stands between markers in docs/results.md and README.md
+    python benchmarks/results.py    # fills what stands between markers in docs/results.md, README.md, docs/five_fixes.md
 
 A page has pairs of markers, <!-- begin WHAT --> and <!-- end WHAT -->. What is between them is generated, all
 else is written by people and stays. WHAT is one of
@@ -26,7 +26,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
-PAGES = (ROOT / "docs/results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs/results.md", ROOT / "README.md", ROOT / "docs/five_fixes.md")
 COLUMNS = ["seed", "steps", "episode_return", "eval_return"]
 RUN_KEYS = {
     "script",

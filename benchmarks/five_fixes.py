@@ -1,0 +1,293 @@
+"""What each of the five fixes is for, measured, for docs/five_fixes.md.
+
+    python benchmarks/learning_curves.py ladder_...       # the returns of its rungs, ten seeds each
+    python benchmarks/five_fixes.py                       # noise of gradients, and what reuse does to samples
+    python benchmarks/five_fixes.py --plot                # the pictures, and the numbers on the page
+
+The rungs are the runs of benchmarks/runs.toml whose names begin with "ladder". Rows are in
+benchmarks/results/five_fixes.csv as soon as a seed is finished; those that are there are not repeated.
+"""
+
+import csv
+import hashlib
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+from types import ModuleType
+
+import numpy as np
+import results
+import torch
+import tyro
+from results import ROOT, number
+
+sys.path.insert(0, str(ROOT))
+import ppo_discrete  # noqa: E402
+import reinforce_baseline  # noqa: E402
+
+CSV = ROOT / "benchmarks/results/five_fixes.csv"
+PAGE = ROOT / "docs/five_fixes.md"
+RUNS = results.read_table()["runs"]
+RUNGS = [name for name in RUNS if name.startswith("ladder")]
+ONE_STEP = [name for name in RUNGS if RUNS[name]["script"] == "reinforce_baseline.py"]
+REUSE = [name for name in RUNGS if name not in ONE_STEP]
+SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
+HALFWAY = 30_000  # steps that a policy has learned for when noise is measured
+ROLLOUTS = 100  # of them the noise is estimated
+HEADER = ["what", "rung", "seed", "steps", "value"]
+
+
+def args_of(name: str, module: ModuleType, **changed):
+    """The script's Args with the flags of a rung."""
+    line = ["--env-id", RUNS[name]["env"], *RUNS[name]["flags"].split()]
+    args = tyro.cli(module.Args, args=line)
+    return module.replace(args, **changed)
+
+
+def noise(seed: int) -> list[list]:
+    """Variance of the policy gradient over its squared length, of each rung with one step a rollout.
+
+    The policy and the critic are the same for all, and so are the rollouts.
+    """
+    module, T = reinforce_baseline, args_of(ONE_STEP[-1], reinforce_baseline).num_steps
+    with tempfile.TemporaryDirectory() as folder:
+        flags = dict(seed=seed, run_dir=f"{folder}/run", total_timesteps=HALFWAY, eval_episodes=1)
+        agent, _ = module.train(args_of(ONE_STEP[-1], module, **flags))
+    variants = {name: args_of(name, module, vf_coef=0.0, ent_coef=0.0) for name in ONE_STEP}
+    gradients = {name: [] for name in ONE_STEP}
+    envs = module.make_envs(variants[ONE_STEP[0]], variants[ONE_STEP[0]].num_envs)
+    obs = envs.reset(seed=module.seed_everything(seed, "noise", envs.num_envs))[0]
+    for _ in range(ROLLOUTS):
+        seen, actions, rewards, dones = [obs], [], [], []
+        for _ in range(T):
+            action = agent.act(torch.as_tensor(obs))
+            obs, reward, terminated, truncated, infos = envs.step(action.numpy())
+            reward, timeout = reward.astype(np.float32), truncated & ~terminated
+            if timeout.any():  # as in the scripts
+                final = torch.as_tensor(np.stack(infos["final_obs"][timeout]))
+                reward[timeout] += variants[ONE_STEP[0]].gamma * agent(final)[1].detach().numpy()
+            seen.append(obs)
+            actions.append(action)
+            rewards.append(reward)
+            dones.append((terminated | truncated).astype(np.float32))
+        seen = torch.as_tensor(np.stack(seen))
+        values = agent(seen)[1].detach()
+        for name, args in variants.items():
+            known = np.stack(rewards), values.numpy(), np.stack(dones)
+            advantages = torch.as_tensor(module.compute_gae(*known, args.gamma, args.gae_lambda))
+            batch = module.Batch(seen[:-1], torch.stack(actions), advantages, advantages + values[:-1])
+            agent.zero_grad()
+            module.backpropagate(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
+            gradients[name].append(torch.cat([x.grad.flatten() for x in agent.actor.parameters()]))
+    rows = []
+    for name, found in gradients.items():
+        found = torch.stack(found).double()
+        variance, mean = found.var(0).sum(), found.mean(0)
+        signal = (mean @ mean - variance / ROLLOUTS).clamp(min=1e-12)  # noise makes the mean longer
+        rows.append(["noise", name, seed, HALFWAY, f"{(variance / signal).item():.4g}"])
+    return rows
+
+
+def reuse(name: str, seed: int) -> list[list]:
+    """Of each rollout of a run, in its last epoch: effective samples, the largest ratio; and the KL."""
+    args = args_of(name, ppo_discrete, seed=seed, eval_episodes=1)
+    updates, ratios, shares, largest = args.update_epochs * args.num_minibatches, [], [], []
+    loss = ppo_discrete.ppo_loss
+
+    def watched(dist, value, batch, *others):
+        ratios.append((dist.log_prob(batch.actions) - batch.logprobs).detach().exp())
+        if len(ratios) == updates:
+            last = torch.stack(ratios[-args.num_minibatches :]).double()
+            effective = last.sum(1) ** 2 / (last**2).sum(1)  # Kish's effective sample size
+            shares.append((effective / last.shape[1]).mean().item())
+            largest.append(last.max().item())
+            ratios.clear()
+        return loss(dist, value, batch, *others)
+
+    ppo_discrete.ppo_loss = watched
+    with tempfile.TemporaryDirectory() as folder:
+        _, log = ppo_discrete.train(ppo_discrete.replace(args, run_dir=f"{folder}/run"))
+    ppo_discrete.ppo_loss = loss
+    rows = []
+    for row, *values in list(zip(log, shares, largest, strict=True))[1:]:
+        for what, value in zip(("effective", "largest", "kl"), (*values, row["kl"]), strict=True):
+            rows.append([what, name, seed, row["steps"], f"{value:.4g}"])
+    return rows
+
+
+def work(job: tuple) -> list[list]:
+    """One job, in a process of its own."""
+    torch.set_num_threads(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # no progress bars
+    return noise(job[1]) if job[0] == "noise" else reuse(*job)
+
+
+def read() -> list[list[str]]:
+    return list(csv.reader(CSV.open()))[1:] if CSV.exists() else []
+
+
+def run_all() -> None:
+    """All jobs that are not there yet, one a core."""
+    there = {(row[0] if row[0] == "noise" else row[1], int(row[2])) for row in read()}
+    jobs = [(what, seed) for seed in SEEDS for what in ("noise", *REUSE) if (what, seed) not in there]
+    if not CSV.exists():
+        CSV.write_text(",".join(HEADER) + "\n")
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for rows in pool.imap_unordered(work, jobs):
+            with CSV.open("a", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(rows)
+            print(*rows[-1], flush=True)
+
+
+# What is made of the rows
+
+
+def series(what: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """steps (points,), values (seeds, points) of one rung."""
+    rows = [row for row in read() if row[:2] == [what, name]]
+    seeds = sorted({int(row[2]) for row in rows})
+    values = np.array([[float(row[4]) for row in rows if int(row[2]) == seed] for seed in seeds])
+    return np.array([int(row[3]) for row in rows if int(row[2]) == seeds[0]]), values
+
+
+def spread(values: np.ndarray) -> str:
+    """Median and range over seeds."""
+    return f"**{number(np.median(values))}** ({number(values.min())} to {number(values.max())})"
+
+
+def ladder() -> str:
+    """A row for each rung: its command, return of every seed, and the quantity that its fix is for."""
+    lines = [
+        "| rung | return of the last 100 episodes, mean ± std | each seed | what it is for |",
+        "|---|---|---|---|",
+    ]
+    for name in RUNGS:
+        found = results.read_csv(results.csv_path(name))
+        finals = found.finals(2)
+        if name in ONE_STEP:
+            for_what = f"noise of the gradient {spread(series('noise', name)[1][:, 0])}"
+        else:
+            _, share = series("effective", name)
+            _, largest = series("largest", name)
+            _, kl = series("kl", name)
+            for_what = (
+                f"effective samples, in the worst rollout {spread(100 * share.min(1))} %;"
+                f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))}"
+            )
+        each = ", ".join(f"{value:.0f}" for value in np.sort(finals))
+        mean = f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f}"
+        lines.append(f"| {results.title(RUNS[name])} | {mean} | {each} | {for_what} |")
+    return "\n".join(lines)
+
+
+def command(name: str) -> str:
+    """What to type for a rung."""
+    run = RUNS[name]
+    return f"```bash\npython {run['script']} --env-id {run['env']} {run['flags']}\n```"
+
+
+def fill(page: str) -> str:
+    """The page with what was measured between its markers."""
+
+    def generate(match: re.Match) -> str:
+        new = ladder() if match[1] == "ladder" else command(match[1])
+        return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
+
+    return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end -->", generate, page, flags=re.S)
+
+
+def fingerprint() -> str:
+    return hashlib.sha256(repr(read()).encode()).hexdigest()
+
+
+def draw_measured(theme: dict):
+    """Noise of each rung with one step a rollout; effective samples and largest ratios of the others."""
+    import plot
+
+    size = (plot.WIDTH, 2.5)
+    figure, (left, middle, right) = plot.plt.subplots(1, 3, figsize=size, width_ratios=[1.2, 1, 1])
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.8, bottom=0.2, wspace=0.25)
+    for place, name in enumerate(ONE_STEP):
+        values = series("noise", name)[1][:, 0]
+        places, dots = place + np.linspace(-0.15, 0.15, len(values)), dict(markersize=4, markeredgewidth=0)
+        left.plot(places, np.sort(values), "o", color=theme["ours"], alpha=0.6, **dots)
+        left.plot([place - 0.3, place + 0.3], [np.median(values)] * 2, color=theme["ours"], linewidth=2)
+    plot.style(left, theme, "y")
+    left.set_yscale("log")
+    names = [results.title(RUNS[name]).replace(" ", "\n", 1) for name in ONE_STEP]
+    left.set_xticks(range(len(ONE_STEP)), names)
+    for axes, what in ((middle, "effective"), (right, "largest")):
+        plot.style(axes, theme, "y")
+        for name, colour in zip(REUSE, (theme["other"], theme["ours"]), strict=True):
+            steps, values = series(what, name)
+            axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
+            median = np.median(values, 0)
+            axes.plot(steps, median, color=colour, linewidth=1.8, label=results.title(RUNS[name]))
+        axes.set_xlim(0, steps[-1])
+        axes.set_xticks([0, steps[-1]], ["0", results.count(steps[-1])])
+    middle.set_ylim(0, 1.02)
+    middle.legend(loc="lower left", frameon=False, fontsize=plot.SIZE, labelcolor=theme["ink"])
+    right.set_yscale("log")
+    titles = ("noise of the gradient", "effective samples, share", "largest ratio")
+    for axes, title in zip((left, middle, right), titles, strict=True):
+        axes.set_title(title, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
+        axes.minorticks_off()
+    words = "thin line or dot: a seed · thick: their median"
+    figure.text(0.06, 0.02, words, color=theme["muted"], size=plot.SIZE)
+    return figure
+
+
+def draw_clip(theme: dict):
+    """The clipped objective of one sample: both signs of the advantage, three regions each."""
+    import plot
+
+    figure, both = plot.plt.subplots(1, 2, figsize=(plot.WIDTH, 3.0))
+    figure.subplots_adjust(left=0.03, right=0.985, top=0.86, bottom=0.14, wspace=0.08)
+    ratio = np.linspace(0.4, 1.6, 601)
+    for axes, sign in zip(both, (1, -1), strict=True):
+        free, clipped = sign * ratio, sign * np.clip(ratio, 0.8, 1.2)
+        chosen = np.minimum(free, clipped)
+        for line in (free, clipped):
+            axes.plot(ratio, line, color=theme["muted"], linewidth=0.9, linestyle=(0, (3, 3)))
+        flat = (ratio > 1.2) if sign > 0 else (ratio < 0.8)
+        axes.plot(ratio, np.where(flat, np.nan, chosen), color=theme["ours"], linewidth=2.4)
+        axes.plot(ratio, np.where(flat, chosen, np.nan), color=theme["other"], linewidth=2.4)
+        plot.style(axes, theme, "x")
+        axes.set_yticks([])
+        axes.set_xlim(0.4, 1.6)
+        axes.set_ylim(*((0.05, 2.15) if sign > 0 else (-1.7, 0.4)))
+        axes.set_xticks([0.8, 1, 1.2], ["1 − ε", "1", "1 + ε"])
+        for x, low, high in ((0.6, 0.4, 0.8), (1.0, 0.8, 1.2), (1.4, 1.2, 1.6)):
+            idle = (sign > 0 and low == 1.2) or (sign < 0 and high == 0.8)
+            bound = "1 + ε" if sign > 0 else "1 − ε"
+            text = f"min: clipped\nL = ({bound}) A\n∇L = 0" if idle else "L = r A\n∇L = r A ∇log π"
+            same = low == 0.8
+            text = text if idle else ("both the same\n" if same else "min: not clipped\n") + text
+            colour = theme["other"] if idle else theme["ours"]
+            axes.text(x, 0.985, text, color=colour, size=plot.SIZE, ha="center", va="top",
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+        title = "A > 0, a good action" if sign > 0 else "A < 0, a bad action"
+        axes.set_title(title, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
+        axes.set_xlabel("ratio r", color=theme["muted"], size=plot.SIZE, labelpad=1)
+    return figure
+
+
+def draw() -> None:
+    """Both pictures, light and dark, and the page."""
+    import plot
+
+    for theme_name, theme in plot.THEMES.items():
+        for name, make in (("five_fixes", draw_measured), ("clip", draw_clip)):
+            path = plot.FOLDER / f"{name}_{theme_name}.png"
+            metadata = {"Fingerprint": fingerprint()} if name == "five_fixes" else {}
+            figure = make(theme)
+            figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
+            plot.plt.close(figure)
+            print(path.relative_to(ROOT))
+    PAGE.write_text(fill(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    draw() if sys.argv[1:] == ["--plot"] else run_all()

@@ -1,0 +1,124 @@
+"""docs/five_fixes.md: its lines are those of the scripts, its numbers of the CSV files, or recomputed."""
+
+import re
+import shlex
+
+import five_fixes
+import numpy as np
+import plot
+import pytest
+import torch
+import tyro
+from PIL import Image
+from torch.distributions import Categorical, Independent
+
+import ppo_discrete
+import reinforce_baseline
+
+PAGE = five_fixes.PAGE.read_text()
+SCRIPTS = {"reinforce_baseline.py": reinforce_baseline, "ppo_discrete.py": ppo_discrete}
+
+
+def test_numbers_and_pictures_are_what_the_csv_files_say():
+    assert five_fixes.fill(PAGE) == PAGE, "python benchmarks/five_fixes.py --plot"
+    for theme in plot.THEMES:
+        path = plot.FOLDER / f"five_fixes_{theme}.png"
+        assert Image.open(path).text["Fingerprint"] == five_fixes.fingerprint()
+
+
+def test_lines_are_those_of_the_scripts():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    sources = [(five_fixes.ROOT / name).read_text() for name in SCRIPTS]
+    assert len(blocks) == 5
+    for line in "".join(blocks).splitlines():
+        assert any(f" {line.strip()}\n" in source for source in sources), line
+
+
+def test_each_rung_is_one_change_away_from_the_one_below():
+    def changes(name):
+        module = SCRIPTS[five_fixes.RUNS[name]["script"]]
+        return vars(five_fixes.args_of(name, module))
+
+    for below, above in zip(five_fixes.RUNGS, five_fixes.RUNGS[1:], strict=False):
+        old, new = changes(below), changes(above)
+        changed = {key for key in old.keys() & new.keys() if old[key] != new[key]}
+        other_script = five_fixes.RUNS[below]["script"] != five_fixes.RUNS[above]["script"]
+        assert len(changed) + other_script == 1, (below, above, changed)
+
+
+def test_three_steps_by_hand():
+    rows = [list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", PAGE, re.M)]
+    _, rewards, values, residuals, *advantages = np.array(rows).T[..., None]
+    dones = np.array([[0], [0], [1]])
+    values = np.append(values, [[7.0]], 0)  # beyond the fall, where nobody may look
+    np.testing.assert_allclose(rewards + 0.9 * (1 - dones) * values[1:] - values[:-1], residuals)
+    for gae_lambda, expected in zip((0, 0.5, 1), advantages, strict=True):
+        found = ppo_discrete.compute_gae(rewards, values, dones, 0.9, gae_lambda)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_the_clip_in_six_cells():
+    """Each cell of the table: the objective and its gradient, by the script's own loss."""
+    cells = [re.findall(r"\| ([^|]+)", row)[1:] for row in re.findall(r"^\| A [<>] 0 .*$", PAGE, re.M)]
+    names = ["obs", "actions", "logprobs", "advantages", "returns", "values"]
+    args = ppo_discrete.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.0)
+    for row, advantage in zip(cells, (1.5, -1.5), strict=True):
+        row[1] = row[0] if advantage > 0 else row[2]  # "the same" as outside, where nothing is clipped
+        for cell, ratio in zip(row, (0.5, 1.1, 1.7), strict=True):
+            logits = torch.tensor([[0.3, -0.4]], dtype=torch.float64, requires_grad=True)
+            dist = Independent(Categorical(logits=logits), 0)
+            logprob = dist.log_prob(torch.tensor([0]))
+            fields = dict(actions=torch.tensor([0]), logprobs=(logprob - np.log(ratio)).detach())
+            fields["advantages"] = torch.tensor([advantage])
+            batch = {name: torch.zeros(1) for name in names} | fields
+            loss, _ = ppo_discrete.ppo_loss(dist, torch.zeros(1), ppo_discrete.Batch(**batch), 0.2, args)
+            [gradient] = torch.autograd.grad(-loss, logits)
+            [score] = torch.autograd.grad(logprob, logits)
+            if "∇L = 0" in cell:
+                bound = 1.2 if "(1 + ε) A" in cell else 0.8
+                assert -loss.item() == pytest.approx(bound * advantage) and not gradient.any()
+            else:
+                assert "L = r A, ∇L = r A ∇log π" in cell and -loss.item() == pytest.approx(ratio * advantage)
+                torch.testing.assert_close(gradient, ratio * advantage * score)
+
+
+def test_the_commands_of_ppo_as_reinforce_end_with_the_same_weights(tmp_path):
+    section = PAGE.partition("## When PPO is REINFORCE")[2]
+    agents = []
+    for line in re.search(r"```bash\n(.*?)```", section, re.S)[1].splitlines():
+        _, script, *flags = shlex.split(line)
+        short = ["--total-timesteps", "5120", "--eval-episodes", "0", "--run-dir", str(tmp_path / script)]
+        agents.append(SCRIPTS[script].train(tyro.cli(SCRIPTS[script].Args, args=[*flags, *short]))[0])
+    for ours, theirs in zip(*(agent.parameters() for agent in agents), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_all_samples_count_where_all_ratios_are_one(monkeypatch):
+    """One gradient step a rollout is on fresh data; with more of them the ratios part."""
+    name = five_fixes.REUSE[0]
+    flags = five_fixes.RUNS[name]["flags"] + " --total-timesteps 4096"
+    monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags + " --update-epochs 1 --num-minibatches 1")
+    fresh = {(row[0], row[4]) for row in five_fixes.reuse(name, 1)}
+    assert fresh == {("effective", "1"), ("largest", "1"), ("kl", "0")}
+    monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags)
+    rows = five_fixes.reuse(name, 1)
+    assert all(float(row[4]) < 1 for row in rows if row[0] == "effective")
+    assert all(float(row[4]) > 1 for row in rows if row[0] == "largest")
+
+
+def test_noise_of_one_step_is_that_of_known_gradients(monkeypatch):
+    """A policy whose gradient is the same in each rollout has no noise; scaled returns change nothing."""
+    monkeypatch.setattr(five_fixes, "ROLLOUTS", 3)
+    monkeypatch.setattr(five_fixes, "HALFWAY", 2048)
+    rows = five_fixes.noise(1)
+    assert [row[:4] for row in rows] == [["noise", name, 1, 2048] for name in five_fixes.ONE_STEP]
+    assert all(float(row[4]) > 0 for row in rows)
+
+    def steady(agent, batch, args):
+        for x in agent.actor.parameters():
+            x.grad = torch.ones_like(x)
+
+    monkeypatch.setattr(reinforce_baseline, "backpropagate", steady)
+    monkeypatch.setattr(reinforce_baseline, "train", lambda args: (reinforce_baseline.Agent(
+        reinforce_baseline.make_envs(args, 1)), []))  # fmt: skip
+    assert {row[4] for row in five_fixes.noise(1)} == {"0"}
