@@ -72,7 +72,7 @@ def test_the_clip_in_six_cells():
             fields["advantages"] = torch.tensor([advantage])
             batch = {name: torch.zeros(1) for name in names} | fields
             loss, _ = ppo_discrete.ppo_loss(dist, torch.zeros(1), ppo_discrete.Batch(**batch), 0.2, args)
-            [gradient] = torch.autograd.grad(-loss, logits)
+            [gradient] = torch.autograd.grad(-loss, logits, retain_graph=True)
             [score] = torch.autograd.grad(logprob, logits)
             if "∇L = 0" in cell:
                 bound = 1.2 if "(1 + ε) A" in cell else 0.8
@@ -102,8 +102,8 @@ def test_all_samples_count_where_all_ratios_are_one(monkeypatch):
     assert fresh == {("effective", "1"), ("largest", "1"), ("kl", "0")}
     monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags)
     rows = five_fixes.reuse(name, 1)
-    assert all(float(row[4]) < 1 for row in rows if row[0] == "effective")
-    assert all(float(row[4]) > 1 for row in rows if row[0] == "largest")
+    effective, largest = ([float(row[4]) for row in rows if row[0] == x] for x in ("effective", "largest"))
+    assert max(effective) <= 1 and min(effective) < 0.999 and min(largest) > 1
 
 
 def test_noise_of_one_step_is_that_of_known_gradients(monkeypatch):
