@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -557,6 +559,7 @@ def named_in_the_table(tag, script):
 def run_tests(folder, arguments):
     """In a process of its own: pytest in the folder, and its exit code in a file there."""
     os.chdir(folder)
+    os.setsid()  # so that all that the tests have started can be ended together
     output = os.open("output.txt", os.O_CREAT | os.O_WRONLY)
     os.dup2(output, 1), os.dup2(output, 2)
     import pytest
@@ -578,7 +581,8 @@ def survives(case):
         )
         process.start()
         process.join(300)
-        process.kill()  # one that hangs is noticed, too
+        with suppress(ProcessLookupError):  # one that hangs is noticed, too
+            os.killpg(process.pid, signal.SIGKILL)
         process.join()
         ended = copy / "exit_code"  # 1: tests ran, and one failed; none: something ended them
         code = int(ended.read_text()) if ended.exists() else 1
