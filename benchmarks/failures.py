@@ -99,6 +99,8 @@ def read_said(split: str) -> dict[str, list[str]]:
 
 def table(said: dict[str, list[str]]) -> list[str]:
     """A row for each kind of failure: how often it was named, and what was said instead."""
+    if not said:
+        return ["Not measured yet."]
     lines = ["| broken by | runs | named | named first | else |", "|---|---|---|---|---|"]
     for rule, answers in said.items():
         if rule:

@@ -1,6 +1,6 @@
 """Tables of results, written from benchmarks/runs.toml and the CSV files beside it.
 
-    python benchmarks/results.py    # fills what stands between markers in docs/results.md, README.md, docs/five_fixes.md
+    python benchmarks/results.py    # fills what stands between markers in the pages that have them
 
 A page has pairs of markers, <!-- begin WHAT --> and <!-- end WHAT -->. What is between them is generated, all
 else is written by people and stays. WHAT is one of

