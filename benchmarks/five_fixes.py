@@ -34,7 +34,7 @@ RUNGS = [name for name in RUNS if name.startswith("ladder")]
 ONE_STEP = [name for name in RUNGS if RUNS[name]["script"] == "reinforce_baseline.py"]
 REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
-HALFWAY = 30_000  # steps that a policy has learned for when noise is measured
+LEARNED = 30_000  # steps that a policy has learned for when its noise is measured
 ROLLOUTS = 100  # of them the noise is estimated
 HEADER = ["what", "rung", "seed", "steps", "value"]
 
@@ -53,8 +53,8 @@ def noise(seed: int) -> list[list]:
     """
     module, T = reinforce_baseline, args_of(ONE_STEP[-1], reinforce_baseline).num_steps
     with tempfile.TemporaryDirectory() as folder:
-        flags = dict(seed=seed, run_dir=f"{folder}/run", total_timesteps=HALFWAY, eval_episodes=1)
-        agent, _ = module.train(args_of(ONE_STEP[-1], module, **flags))
+        flags = dict(seed=seed, run_dir=f"{folder}/run", total_timesteps=LEARNED, eval_episodes=1)
+        agent, log = module.train(args_of(ONE_STEP[-1], module, **flags))
     variants = {name: args_of(name, module, vf_coef=0.0, ent_coef=0.0) for name in ONE_STEP}
     gradients = {name: [] for name in ONE_STEP}
     envs = module.make_envs(variants[ONE_STEP[0]], variants[ONE_STEP[0]].num_envs)
@@ -81,12 +81,12 @@ def noise(seed: int) -> list[list]:
             agent.zero_grad()
             module.backpropagate(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
             gradients[name].append(torch.cat([x.grad.flatten() for x in agent.actor.parameters()]))
-    rows = []
+    explained = np.mean([row["explained_variance"] for row in log[-10:]])
+    rows = [["explained", ONE_STEP[-1], seed, LEARNED, f"{explained:.4g}"]]
     for name, found in gradients.items():
         found = torch.stack(found).double()
         variance, mean = found.var(0).sum(), found.mean(0)
-        signal = (mean @ mean - variance / ROLLOUTS).clamp(min=1e-12)  # noise makes the mean longer
-        rows.append(["noise", name, seed, HALFWAY, f"{(variance / signal).item():.4g}"])
+        rows.append(["noise", name, seed, LEARNED, f"{(variance / (mean @ mean)).item():.4g}"])
     return rows
 
 
@@ -112,7 +112,8 @@ def reuse(name: str, seed: int) -> list[list]:
     ppo_discrete.ppo_loss = loss
     rows = []
     for row, *values in list(zip(log, shares, largest, strict=True))[1:]:
-        for what, value in zip(("effective", "largest", "kl"), (*values, row["kl"]), strict=True):
+        names, logged = ("effective", "largest", "kl", "explained"), (row["kl"], row["explained_variance"])
+        for what, value in zip(names, (*values, *logged), strict=True):
             rows.append([what, name, seed, row["steps"], f"{value:.4g}"])
     return rows
 
@@ -168,13 +169,16 @@ def ladder() -> str:
         finals = found.finals(2)
         if name in ONE_STEP:
             for_what = f"noise of the gradient {spread(series('noise', name)[1][:, 0])}"
+            if name == ONE_STEP[-1]:
+                for_what += f"; explained variance {spread(series('explained', name)[1][:, 0])}"
         else:
             _, share = series("effective", name)
             _, largest = series("largest", name)
             _, kl = series("kl", name)
             for_what = (
                 f"effective samples, in the worst rollout {spread(100 * share.min(1))} %;"
-                f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))}"
+                f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))};"
+                f" explained variance {spread(series('explained', name)[1].mean(1))}"
             )
         each = ", ".join(f"{value:.0f}" for value in np.sort(finals))
         mean = f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f}"
