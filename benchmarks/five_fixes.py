@@ -81,7 +81,7 @@ def noise(seed: int) -> list[list]:
             agent.zero_grad()
             module.backpropagate(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
             gradients[name].append(torch.cat([x.grad.flatten() for x in agent.actor.parameters()]))
-    explained = np.mean([row["explained_variance"] for row in log[-10:]])
+    explained = np.mean([row["explained_variance"] for row in log])
     rows = [["explained", ONE_STEP[-1], seed, LEARNED, f"{explained:.4g}"]]
     for name, found in gradients.items():
         found = torch.stack(found).double()
@@ -121,7 +121,8 @@ def reuse(name: str, seed: int) -> list[list]:
 def work(job: tuple) -> list[list]:
     """One job, in a process of its own."""
     torch.set_num_threads(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # no progress bars
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1), os.dup2(silence, 2)
     return noise(job[1]) if job[0] == "noise" else reuse(*job)
 
 
@@ -175,10 +176,12 @@ def ladder() -> str:
             _, share = series("effective", name)
             _, largest = series("largest", name)
             _, kl = series("kl", name)
+            steps, explained = series("explained", name)
+            explained = explained[:, steps <= LEARNED].mean(1)
             for_what = (
                 f"effective samples, in the worst rollout {spread(100 * share.min(1))} %;"
                 f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))};"
-                f" explained variance {spread(series('explained', name)[1].mean(1))}"
+                f" explained variance {spread(explained)}"
             )
         each = ", ".join(f"{value:.0f}" for value in np.sort(finals))
         mean = f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f}"
