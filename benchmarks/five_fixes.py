@@ -215,7 +215,7 @@ def draw_measured(theme: dict):
 
     size = (plot.WIDTH, 2.5)
     figure, (left, middle, right) = plot.plt.subplots(1, 3, figsize=size, width_ratios=[1.2, 1, 1])
-    figure.subplots_adjust(left=0.06, right=0.985, top=0.8, bottom=0.2, wspace=0.25)
+    figure.subplots_adjust(left=0.06, right=0.97, top=0.86, bottom=0.2, wspace=0.25)
     for place, name in enumerate(ONE_STEP):
         values = series("noise", name)[1][:, 0]
         places, dots = place + np.linspace(-0.15, 0.15, len(values)), dict(markersize=4, markeredgewidth=0)
@@ -223,21 +223,24 @@ def draw_measured(theme: dict):
         left.plot([place - 0.3, place + 0.3], [np.median(values)] * 2, color=theme["ours"], linewidth=2)
     plot.style(left, theme, "y")
     left.set_yscale("log")
-    names = [results.title(RUNS[name]).replace(" ", "\n", 1) for name in ONE_STEP]
+    left.set_yticks([3, 10, 30], ["3", "10", "30"])
+    names = [results.title(RUNS[name]) for name in ONE_STEP]
     left.set_xticks(range(len(ONE_STEP)), names)
     for axes, what in ((middle, "effective"), (right, "largest")):
         plot.style(axes, theme, "y")
         for name, colour in zip(REUSE, (theme["other"], theme["ours"]), strict=True):
             steps, values = series(what, name)
+            values = values * (100 if what == "effective" else 1)
             axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
             median = np.median(values, 0)
             axes.plot(steps, median, color=colour, linewidth=1.8, label=results.title(RUNS[name]))
         axes.set_xlim(0, steps[-1])
         axes.set_xticks([0, steps[-1]], ["0", results.count(steps[-1])])
-    middle.set_ylim(0, 1.02)
+    middle.set_ylim(0, 102)
     middle.legend(loc="lower left", frameon=False, fontsize=plot.SIZE, labelcolor=theme["ink"])
     right.set_yscale("log")
-    titles = ("noise of the gradient", "effective samples, share", "largest ratio")
+    right.set_yticks([1, 10, 100], ["1", "10", "100"])
+    titles = ("noise of the gradient", "effective samples, %", "largest ratio")
     for axes, title in zip((left, middle, right), titles, strict=True):
         axes.set_title(title, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
         axes.minorticks_off()
