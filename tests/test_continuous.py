@@ -215,7 +215,8 @@ def test_all_envs_share_the_statistics(continuous, small):
     assert agent.return_stats.mean.shape == ()
     obs = 1000 + 50 * torch.randn(3)
     dist, value = agent(obs.expand(4, 3))
-    assert (dist.mean == dist.mean[0]).all() and (value == value[0]).all()
+    for x in (dist.mean, value):  # some processors round the rows of a matrix differently
+        torch.testing.assert_close(x, x[:1].expand_as(x), rtol=1e-5, atol=1e-6)
 
 
 def test_final_observations_are_normalised_and_not_counted(continuous, small, record):
