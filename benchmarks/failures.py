@@ -1,6 +1,6 @@
 """Runs that are healthy, and runs that are broken on purpose: what does tools/diagnose.py say of them?
 
-    python benchmarks/failures.py            # makes the runs of failures.toml, one a core: about an hour
+    python benchmarks/failures.py            # makes the runs of failures.toml, one a core
     python benchmarks/failures.py --table    # diagnoses them; what was said is in results/failures.csv
     python benchmarks/failures.py --page     # writes the tables in docs/diagnose.md
 

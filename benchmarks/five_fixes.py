@@ -1,11 +1,10 @@
 """What each of the five fixes is for, measured, for docs/five_fixes.md.
 
-    python benchmarks/learning_curves.py ladder_...       # the returns of its rungs, ten seeds each
-    python benchmarks/five_fixes.py                       # noise of gradients, and what reuse does to samples
-    python benchmarks/five_fixes.py --plot                # the pictures, and the numbers on the page
+    python benchmarks/five_fixes.py           # noise of gradients, and what reuse does to samples
+    python benchmarks/five_fixes.py --plot    # the pictures, and the numbers on the page
 
-The rungs are the runs of benchmarks/runs.toml whose names begin with "ladder". Rows are in
-benchmarks/results/five_fixes.csv as soon as a seed is finished; those that are there are not repeated.
+The rungs are the runs of benchmarks/runs.toml whose names begin with "ladder"; benchmarks/learning_curves.py
+makes their returns. Seeds whose rows are in benchmarks/results/five_fixes.csv are not repeated.
 """
 
 import csv
@@ -36,7 +35,13 @@ REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
 LEARNED = 30_000  # steps that a policy has learned for when its noise is measured
 ROLLOUTS = 100  # of them the noise is estimated
-HEADER = ["what", "rung", "seed", "steps", "value"]
+MEASURES = [
+    "noise",
+    "explained",
+    "effective",
+    "largest",
+    "kl",
+]  # the last columns; what was not measured is empty
 
 
 def args_of(name: str, module: ModuleType, **changed):
@@ -44,6 +49,11 @@ def args_of(name: str, module: ModuleType, **changed):
     line = ["--env-id", RUNS[name]["env"], *RUNS[name]["flags"].split()]
     args = tyro.cli(module.Args, args=line)
     return module.replace(args, **changed)
+
+
+def make_row(name: str, seed: int, steps: int, measured: dict[str, float]) -> list:
+    """A line of the CSV file."""
+    return [name, seed, steps, *(f"{measured[x]:.4g}" if x in measured else "" for x in MEASURES)]
 
 
 def noise(seed: int) -> list[list]:
@@ -82,11 +92,14 @@ def noise(seed: int) -> list[list]:
             module.backpropagate(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
             gradients[name].append(torch.cat([x.grad.flatten() for x in agent.actor.parameters()]))
     explained = np.mean([row["explained_variance"] for row in log])
-    rows = [["explained", ONE_STEP[-1], seed, LEARNED, f"{explained:.4g}"]]
+    rows = []
     for name, found in gradients.items():
         found = torch.stack(found).double()
         variance, mean = found.var(0).sum(), found.mean(0)
-        rows.append(["noise", name, seed, LEARNED, f"{(variance / (mean @ mean)).item():.4g}"])
+        measured = {"noise": (variance / (mean @ mean)).item()}
+        if name == ONE_STEP[-1]:  # whose critic it is
+            measured["explained"] = explained
+        rows.append(make_row(name, seed, LEARNED, measured))
     return rows
 
 
@@ -111,10 +124,9 @@ def reuse(name: str, seed: int) -> list[list]:
         _, log = ppo_discrete.train(ppo_discrete.replace(args, run_dir=f"{folder}/run"))
     ppo_discrete.ppo_loss = loss
     rows = []
-    for row, *values in list(zip(log, shares, largest, strict=True))[1:]:
-        names, logged = ("effective", "largest", "kl", "explained"), (row["kl"], row["explained_variance"])
-        for what, value in zip(names, (*values, *logged), strict=True):
-            rows.append([what, name, seed, row["steps"], f"{value:.4g}"])
+    for row, share, ratio in list(zip(log, shares, largest, strict=True))[1:]:
+        measured = dict(effective=share, largest=ratio, kl=row["kl"], explained=row["explained_variance"])
+        rows.append(make_row(name, seed, row["steps"], measured))
     return rows
 
 
@@ -132,10 +144,10 @@ def read() -> list[list[str]]:
 
 def run_all() -> None:
     """All jobs that are not there yet, one a core."""
-    there = {(row[0] if row[0] == "noise" else row[1], int(row[2])) for row in read()}
+    there = {(row[0] if row[0] in REUSE else "noise", int(row[1])) for row in read()}
     jobs = [(what, seed) for seed in SEEDS for what in ("noise", *REUSE) if (what, seed) not in there]
     if not CSV.exists():
-        CSV.write_text(",".join(HEADER) + "\n")
+        CSV.write_text(",".join(["rung", "seed", "steps", *MEASURES]) + "\n")
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for rows in pool.imap_unordered(work, jobs):
             with CSV.open("a", newline="") as file:
@@ -148,10 +160,11 @@ def run_all() -> None:
 
 def series(what: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """steps (points,), values (seeds, points) of one rung."""
-    rows = [row for row in read() if row[:2] == [what, name]]
-    seeds = sorted({int(row[2]) for row in rows})
-    values = np.array([[float(row[4]) for row in rows if int(row[2]) == seed] for seed in seeds])
-    return np.array([int(row[3]) for row in rows if int(row[2]) == seeds[0]]), values
+    column = 3 + MEASURES.index(what)
+    rows = [row for row in read() if row[0] == name and row[column]]
+    seeds = sorted({int(row[1]) for row in rows})
+    values = np.array([[float(row[column]) for row in rows if int(row[1]) == seed] for seed in seeds])
+    return np.array([int(row[2]) for row in rows if int(row[1]) == seeds[0]]), values
 
 
 def spread(values: np.ndarray) -> str:

@@ -129,7 +129,7 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
     axes.fill_between(steps, shown["low"], shown["high"], color=theme["ours"], alpha=0.25, linewidth=0)
     axes.plot(steps, shown["curves"].T, color=theme["ours"], linewidth=0.6, alpha=0.45)
     axes.plot(steps, shown["mean"], color=theme["ours"], linewidth=2)
-    whose = "mean" if shown["script"] == "stable-baselines3" else "ours"
+    whose = "ours" if shown["published"] else "mean"
     labels = [(shown["mean"][-1], f"{whose}\n{number(shown['mean'][-1])}", theme["ours"])]
     for label, value, same in shown["published"]:
         axes.axhline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))

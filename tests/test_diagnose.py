@@ -211,12 +211,27 @@ def test_what_is_half_written_is_read_as_far_as_it_goes(tmp_path):
     assert len(diagnose.read_run(folder).values("kl")) == N and names(folder) == []
 
 
-def test_the_page_has_the_rules_of_the_docstrings_and_what_was_said_of_all_runs():
+def test_the_page_has_the_rules_of_the_docstrings_and_what_was_said_of_runs():
     assert failures.write_page() == failures.PAGE.read_text(), "python benchmarks/failures.py --page"
-    if failures.CSV.exists():
-        rows = [line.split(",") for line in failures.CSV.read_text().splitlines()[1:]]
-        runs = [(run.get("rule", ""), folder.name) for run, folder in failures.read_table()]
-        assert [(row[1], row[2]) for row in rows] == runs
+
+
+def test_what_is_said_of_runs_is_kept(tmp_path, monkeypatch):
+    """The first two findings of each, in the order of the runs, apart for those that were held out."""
+    monkeypatch.setattr(failures, "CSV", tmp_path / "failures.csv")
+    assert failures.table(failures.read_said("held_out")) == ["Not measured yet."]
+    healthy, broken = (
+        write_run(tmp_path / "a", HEALTHY, {}),
+        write_run(tmp_path / "b", HEALTHY | {"kl": ONE}, {}),
+    )
+    failures.judge(
+        [
+            ({}, healthy),
+            ({"rule": "update_too_large"}, broken),
+            ({"rule": "collapse", "held_out": True}, healthy),
+        ]
+    )
+    assert failures.read_said("chosen_by") == {"": [""], "update_too_large": ["update_too_large"]}
+    assert failures.read_said("held_out") == {"collapse": [""]}
 
 
 def test_a_run_of_the_family_is_read(tmp_path):

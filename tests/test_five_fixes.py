@@ -98,11 +98,10 @@ def test_all_samples_count_where_all_ratios_are_one(monkeypatch):
     name = five_fixes.REUSE[0]
     flags = five_fixes.RUNS[name]["flags"] + " --total-timesteps 4096"
     monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags + " --update-epochs 1 --num-minibatches 1")
-    fresh = {(row[0], row[4]) for row in five_fixes.reuse(name, 1) if row[0] != "explained"}
-    assert fresh == {("effective", "1"), ("largest", "1"), ("kl", "0")}
+    assert {tuple(row[5:]) for row in five_fixes.reuse(name, 1)} == {("1", "1", "0")}
     monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags)
     rows = five_fixes.reuse(name, 1)
-    effective, largest = ([float(row[4]) for row in rows if row[0] == x] for x in ("effective", "largest"))
+    effective, largest = ([float(row[column]) for row in rows] for column in (5, 6))
     assert max(effective) <= 1 and min(effective) < 0.999 and min(largest) > 1
 
 
@@ -111,8 +110,8 @@ def test_a_gradient_that_is_always_the_same_has_no_noise(monkeypatch):
     monkeypatch.setattr(five_fixes, "ROLLOUTS", 3)
     monkeypatch.setattr(five_fixes, "LEARNED", 2048)
     rows = five_fixes.noise(1)
-    assert [row[:4] for row in rows[1:]] == [["noise", name, 1, 2048] for name in five_fixes.ONE_STEP]
-    assert all(float(row[4]) > 0 for row in rows[1:])
+    assert [row[:3] for row in rows] == [[name, 1, 2048] for name in five_fixes.ONE_STEP]
+    assert all(float(row[3]) > 0 for row in rows)
 
     backpropagate = reinforce_baseline.backpropagate
 
@@ -123,4 +122,4 @@ def test_a_gradient_that_is_always_the_same_has_no_noise(monkeypatch):
         return metrics
 
     monkeypatch.setattr(reinforce_baseline, "backpropagate", steady)
-    assert {row[4] for row in five_fixes.noise(1)[1:]} == {"0"}
+    assert {row[3] for row in five_fixes.noise(1)} == {"0"}
