@@ -233,7 +233,7 @@ def test_what_a_fork_adds_is_little(parent, child):
 
 def test_readme_and_ci_run_the_same_tests():
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci/run").read_text()
-    command = "pip install -r tests/requirements.txt && pytest"
+    command = "pip install -r tests/requirements.txt && pytest -n auto"
     assert command in readme
     assert command in ci
 
