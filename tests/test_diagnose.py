@@ -34,11 +34,13 @@ LANGUAGE = {name: HEALTHY[name] for name in ("kl", "clip_frac", "entropy", "grad
 LANGUAGE |= {"score": 0.4 + 0.4 * UP, "exact": 0.4 + 0.4 * UP, "ref_kl": 0.1 * UP, "finished": 0.99 * ONE}
 LANGUAGE |= {"signal": 0.5 - 0.3 * UP}
 WITHOUT_ENDS = {name: x for name, x in HEALTHY.items() if "episode" not in name}
+STUCK = {"episode_return": 20 + np.sin(np.arange(N))}
+GONE = {"entropy": np.where(UP > 0.1, 1e-4, 0.69)}
 BROKEN = {
     "not_finite": (HEALTHY | {"value_loss": np.where(UP > 0.5, np.nan, 1)}, {}),
     "update_too_large": (HEALTHY | {"kl": 0.5 * ONE, "clip_frac": 0.6 * ONE}, {}),
     "value_clip": (HEALTHY | {"value_loss": 1e4 * ONE, "explained_variance": ZERO}, {}),
-    "entropy_collapse": (HEALTHY | {"entropy": np.where(UP > 0.1, 1e-4, 0.69)}, {}),
+    "entropy_collapse": (HEALTHY | STUCK | GONE, {}),
     "entropy_too_high": (HEALTHY | {"entropy": 0.693 * ONE}, {"ent_coef": 1.0}),
     "gradients_cut_off": (HEALTHY | {"grad_norm": 1e5 * ONE}, {}),
     "short_sight": (HEALTHY, {"gamma": 0.0}),
@@ -90,6 +92,18 @@ def test_nothing_is_found_in_a_healthy_run(tmp_path, series):
 def test_what_is_broken_is_found(tmp_path, rule):
     series, args = BROKEN[rule]
     assert names(write_run(tmp_path, series, args))[0] == rule
+
+
+def test_a_policy_that_has_learned_may_be_certain(tmp_path):
+    """Others may not; that they stand still then is nothing new. What is below 0 is of continuous actions."""
+    assert names(write_run(tmp_path / "learned", HEALTHY | GONE, {})) == []
+    assert names(write_run(tmp_path / "still", HEALTHY | STUCK | GONE | {"kl": ZERO}, {})) == [
+        "entropy_collapse"
+    ]
+    low = {"entropy": 0.7 - 2 * UP}
+    assert names(write_run(tmp_path / "normal", HEALTHY | STUCK | low, {})) == []
+    from_the_start = {"entropy": 1e-3 * ONE}
+    assert names(write_run(tmp_path / "first", HEALTHY | STUCK | from_the_start, {})) == ["entropy_collapse"]
 
 
 def test_lines_say_what_where_and_what_to_try(tmp_path):

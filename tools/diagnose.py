@@ -139,11 +139,12 @@ def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
 # Thresholds, between what a first look at some healthy and some broken runs showed: docs/diagnose.md.
 KL = 0.1  # of updates, the mean of a twentieth of the run
 CLIPS = 100  # errors of the critic, in clips
-SEEN = 0.0  # explained variance
+CLIPPED = 0.05  # explained variance of a critic with such errors
+SEEN = 0.0  # explained variance of any
 LEFT = 0.05  # share of the first entropy
 LOG_STD = -2.5  # of a continuous policy
 GROWN = 0.2  # by which that rises
-RANDOM = 0.98  # share of the first entropy
+RANDOM = 0.95  # share of the first entropy
 CUT = 1000  # gradient norms, in those that are allowed
 SIGHT = 0.8  # gamma
 STILL = 3e-7  # KL of an update
@@ -190,6 +191,17 @@ def update_too_large(run: Run) -> Finding | None:
     return Finding(worst / KL, steps[np.argmax(mean >= KL)], evidence, 1)
 
 
+def learned(run: Run) -> bool:
+    """Whether the return rose far beyond its noise, and stayed up there."""
+    values = run.values("episode_return") if run.has("episode_return") else np.array([])
+    values = values[np.isfinite(values)]
+    if len(values) < 20:
+        return False
+    mean = smooth(values)
+    risen, climbed = mean[-1] - mean.min(), np.ptp(mean)
+    return risen > 10 * np.abs(np.diff(mean)).mean() and risen > FALL * climbed
+
+
 def value_clip(run: Run) -> Finding | None:
     """The value clip holds the critic back: returns are far larger than it lets the critic move.
 
@@ -201,7 +213,7 @@ def value_clip(run: Run) -> Finding | None:
     clip = float(run.args.get("vf_clip_coef", math.inf))
     error = math.sqrt(2 * run.late("value_loss"))
     blind = run.late("explained_variance")
-    if not (math.isfinite(clip) and error >= CLIPS * clip and blind <= SEEN):
+    if not (math.isfinite(clip) and error >= CLIPS * clip and blind <= CLIPPED):
         return None
     evidence = f"errors of {error:.3g}, a clip of {clip:g}, and explained_variance {blind:.2f}"
     return Finding(error / clip / CLIPS, run.series["value_loss"][0][0], evidence, 3)
@@ -226,15 +238,13 @@ def entropy_collapse(run: Run) -> Finding | None:
         first = steps[np.argmax(per_action <= LOG_STD)]
         evidence = f"a standard deviation of {math.exp(log_std):.2g}"
         return Finding(log_std / LOG_STD, first, evidence, 2)
-    if start <= 0 or low > LEFT * start:
+    full = max(start, math.log(2))  # of two actions, unless there are more
+    continuous = entropy.min() < -1e-3
+    if low > LEFT * full or continuous or learned(run):
         return None
-    first = steps[np.argmax(entropy <= LEFT * start)]
-    return Finding(
-        LEFT * start / max(low, 1e-9 * start),
-        first,
-        f"{low / start:.1%} of the first {start:.2f} are left",
-        2,
-    )
+    first = steps[np.argmax(entropy <= LEFT * full)]
+    evidence = f"{low:.2g} are left of {full:.2f}"
+    return Finding(min(LEFT * full / max(low, 1e-9), 10), first, evidence, 2)
 
 
 def entropy_too_high(run: Run) -> Finding | None:
@@ -347,7 +357,7 @@ def standstill(run: Run) -> Finding | None:
         return None
     steps, kl = run.series["kl"]
     half = float(np.median(kl[: max(1, len(kl) // 2)]))  # later the learning rate may have been annealed
-    if half > STILL:
+    if half > STILL or entropy_collapse(run):  # a policy without chance cannot move
         return None
     return Finding(
         STILL / max(half, 1e-12),

@@ -1,0 +1,37 @@
+"""What trained agents look like, side by side, in docs/pictures/agents.gif.
+
+    python benchmarks/learning_curves.py cartpole_tuned lunarlander_tuned halfcheetah_std --seeds 1
+    python benchmarks/film.py cartpole_tuned lunarlander_tuned halfcheetah_std
+
+Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
+"""
+
+import os
+import subprocess
+import sys
+
+from moviepy import VideoFileClip, clips_array
+from results import ROOT, TABLE, command, find, read_table, refuse
+
+SECONDS, HEIGHT, FPS = 8, 200, 20
+
+
+def film(name: str) -> VideoFileClip:
+    """The run's film, made unless it is there."""
+    folder = ROOT / "runs/benchmarks" / name / "1"
+    if not (folder / "checkpoint.pt").exists():
+        refuse(f"{folder} has no checkpoint: python benchmarks/learning_curves.py {name} --seeds 1")
+    if not list(folder.glob("videos/*.mp4")):
+        script = command(find(read_table(TABLE)["runs"], name, "run"))[0]
+        line = [sys.executable, script, "--evaluate", str(folder), "--capture-video", "--eval-episodes", "1"]
+        subprocess.run(line, cwd=ROOT, env=os.environ | {"MUJOCO_GL": "egl"}, check=True)
+    [path] = folder.glob("videos/*.mp4")
+    clip = VideoFileClip(str(path)).resized(height=HEIGHT)
+    return clip.subclipped(0, min(SECONDS, clip.duration))
+
+
+if __name__ == "__main__":
+    clips = [film(name) for name in sys.argv[1:]]
+    target = ROOT / "docs/pictures/agents.gif"
+    clips_array([clips]).write_gif(str(target), fps=FPS)
+    print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")
