@@ -329,7 +329,7 @@ def blind_critic(run: Run) -> Finding | None:
     if not run.has("explained_variance", "kl"):  # REINFORCE learns without: slowly, but from fresh data
         return None
     steps, values = run.series["explained_variance"]
-    short, long = (np.nanmax([*smooth(values, share), -8.0]) for share in (0.05, 0.2))
+    short, long = (np.nanmax([*smooth(values, share), -1.0]) for share in (0.05, 0.2))
     if short > SEEN_ONCE or long > SEEN:  # once is enough: where all returns are alike, it says nothing
         return None
     return Finding(1 + SEEN - long, steps[0], f"explained_variance is {short:.2g} at its best", 4)
@@ -360,7 +360,7 @@ def standstill(run: Run) -> Finding | None:
     if half > STILL or entropy_collapse(run):  # a policy without chance cannot move
         return None
     return Finding(
-        STILL / max(half, 1e-12),
+        min(STILL / max(half, 1e-12), 10),
         steps[0],
         f"kl {half:.1g} in the first half; usual is above {STILL}",
         1,
@@ -419,7 +419,7 @@ def no_signal(run: Run) -> Finding | None:
     if signal > SIGNAL or score > np.median(run.values("score")[:3]) + 0.1:
         return None  # of tasks that were learned, no signal is left, which is as it should be
     return Finding(
-        (SIGNAL + 0.05) / (signal + 0.05),
+        10 * (SIGNAL + 0.05) / (signal + 0.05),
         run.series["signal"][0][0],
         f"signal {signal:.2f}, score {score:.3g}",
         4,
@@ -464,11 +464,11 @@ RULES: list[Callable[[Run], Finding | None]] = [  # causes before what they caus
     no_episode_ends,
     returns_all_alike,
     no_signal,
-    unfinished,
     reward_hacking,
     short_sight,
     update_too_large,
     reference_left,
+    unfinished,
     gradients_cut_off,
     value_clip,
     entropy_too_high,
