@@ -138,18 +138,21 @@ def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
 
 # Thresholds, chosen by runs that are healthy and runs that are broken on purpose: docs/diagnose.md.
 KL = 0.1  # of updates, the mean of a twentieth of the run
+CLIP_FRAC = 0.35  # in the same
 CLIPS = 100  # errors of the critic, in clips
 CLIPPED = 0.05  # explained variance of a critic with such errors
 SEEN = 0.04  # the same of any, in its best fifth of the run
 SEEN_ONCE = 0.2  # and in its best twentieth
-LEFT = 0.05  # share of the first entropy
+LEFT = 0.2  # share of the first entropy
 LOG_STD = -2.5  # of a continuous policy
+SHRUNK = 1.2  # by which that falls, with nothing learned
 GROWN = 0.2  # by which that rises
 RANDOM = 0.95  # share of the first entropy
 CUT = 1000  # gradient norms, in those that are allowed
 SIGHT = 0.8  # gamma
-STILL = 3e-7  # KL of an update
+STILL = 1e-5  # KL of an update
 FALL = 0.5  # share of the return that was gained
+STAYED = 0.8  # the same, of one that has learned
 LEFT_KL = 1.0  # to the reference, a token
 SIGNAL = 0.1  # share of groups
 FINISHED = 0.7  # share of completions
@@ -183,24 +186,29 @@ def update_too_large(run: Run) -> Finding | None:
         return None
     steps, kl = run.series["kl"]
     mean = smooth(np.nan_to_num(kl, nan=0.0, posinf=1e9))
-    worst = float(mean.max())
-    if worst < KL:
-        return None
-    evidence = f"kl {worst:.2g} on the mean of a twentieth of the run; below {KL} is usual"
+    badness, evidence = (
+        mean / KL,
+        f"kl {mean.max():.2g} on the mean of a twentieth of the run; below {KL} is usual",
+    )
     if run.has("clip_frac"):
-        evidence += f"; clip_frac up to {np.nanmax(run.values('clip_frac')):.2f}"
-    return Finding(worst / KL, steps[np.argmax(mean >= KL)], evidence, 1)
+        clipped = smooth(np.nan_to_num(run.values("clip_frac")))
+        badness = np.maximum(badness, clipped / CLIP_FRAC)
+        evidence += f"; clip_frac {clipped.max():.2g}, below {CLIP_FRAC}"
+    if badness.max() < 1:
+        return None
+    return Finding(float(badness.max()), steps[np.argmax(badness >= 1)], evidence, 1)
 
 
 def learned(run: Run) -> bool:
     """Whether the return rose far beyond its noise, and stayed up there."""
-    values = run.values("episode_return") if run.has("episode_return") else np.array([])
+    name = "score" if run.has("score") else "episode_return"
+    values = run.values(name) if run.has(name) else np.array([])
     values = values[np.isfinite(values)]
     if len(values) < 20:
         return False
-    mean = smooth(values)
-    risen, climbed = mean[-1] - mean.min(), np.ptp(mean)
-    return risen > 10 * np.abs(np.diff(mean)).mean() and risen > FALL * climbed
+    mean = smooth(values, 0.1)
+    risen = mean[-1] - mean.min()
+    return risen > 10 * np.abs(np.diff(mean)).mean() and risen > STAYED * np.ptp(mean)
 
 
 def value_clip(run: Run) -> Finding | None:
@@ -233,12 +241,13 @@ def entropy_collapse(run: Run) -> Finding | None:
     if "log_std_init" in run.args:  # of normal distributions, whose entropy is 1.42 + log std for each action
         start_log_std = float(run.args["log_std_init"])
         log_std = (1.419 + start_log_std) * low / start - 1.419 if start else 0.0
-        if log_std > LOG_STD:
+        bound = LOG_STD if learned(run) else max(LOG_STD, start_log_std - SHRUNK)
+        if log_std > bound:
             return None
         per_action = entropy / start * (1.419 + start_log_std) - 1.419
-        first = steps[np.argmax(per_action <= LOG_STD)]
+        first = steps[np.argmax(per_action <= bound)]
         evidence = f"a standard deviation of {math.exp(log_std):.2g}"
-        return Finding(log_std / LOG_STD, first, evidence, 2)
+        return Finding(1 + bound - log_std, first, evidence, 2)
     full = max(start, math.log(2))  # of two actions, unless there are more
     continuous = entropy.min() < -1e-3
     if low > LEFT * full or continuous or learned(run):
@@ -332,6 +341,8 @@ def blind_critic(run: Run) -> Finding | None:
     short, long = (np.nanmax([*smooth(values, share), -1.0]) for share in (0.05, 0.2))
     if short > SEEN_ONCE or long > SEEN:  # once is enough: where all returns are alike, it says nothing
         return None
+    if run.has("score") and learned(run):  # as language models do
+        return None
     return Finding(1 + SEEN - long, steps[0], f"explained_variance is {short:.2g} at its best", 4)
 
 
@@ -360,7 +371,7 @@ def standstill(run: Run) -> Finding | None:
     if half > STILL or entropy_collapse(run):  # a policy without chance cannot move
         return None
     return Finding(
-        min(STILL / max(half, 1e-12), 10),
+        min(STILL / max(half, 1e-12), 3),  # it is an effect, as a rule
         steps[0],
         f"kl {half:.1g} in the first half; usual is above {STILL}",
         1,
@@ -404,7 +415,7 @@ def reference_left(run: Run) -> Finding | None:
     late = run.late("ref_kl", 0.25)
     if late < LEFT_KL:
         return None
-    return Finding(late / LEFT_KL, steps[np.argmax(values >= LEFT_KL)], f"ref_kl {late:.2g} a token", 3)
+    return Finding(10 * late / LEFT_KL, steps[np.argmax(values >= LEFT_KL)], f"ref_kl {late:.2g} a token", 3)
 
 
 def no_signal(run: Run) -> Finding | None:
@@ -419,7 +430,7 @@ def no_signal(run: Run) -> Finding | None:
     if signal > SIGNAL or score > np.median(run.values("score")[:3]) + 0.1:
         return None  # of tasks that were learned, no signal is left, which is as it should be
     return Finding(
-        10 * (SIGNAL + 0.05) / (signal + 0.05),
+        (SIGNAL + 0.05) / (signal + 0.05),
         run.series["signal"][0][0],
         f"signal {signal:.2f}, score {score:.3g}",
         4,
@@ -438,7 +449,9 @@ def unfinished(run: Run) -> Finding | None:
     late = run.late("finished")
     if late > FINISHED:
         return None
-    return Finding(FINISHED / max(late, 0.01), steps[0], f"{late:.0%} of the completions are finished", 2)
+    return Finding(
+        min(FINISHED / max(late, 0.01), 10), steps[0], f"{late:.0%} of the completions are finished", 2
+    )
 
 
 def reward_hacking(run: Run) -> Finding | None:
@@ -463,11 +476,11 @@ RULES: list[Callable[[Run], Finding | None]] = [  # causes before what they caus
     not_finite,
     no_episode_ends,
     returns_all_alike,
-    no_signal,
     reward_hacking,
     short_sight,
     update_too_large,
     reference_left,
+    no_signal,
     unfinished,
     gradients_cut_off,
     value_clip,
