@@ -106,6 +106,24 @@ def test_a_policy_that_has_learned_may_be_certain(tmp_path):
     assert names(write_run(tmp_path / "first", HEALTHY | STUCK | from_the_start, {})) == ["entropy_collapse"]
 
 
+def test_samples_beyond_the_clip_show_too_large_updates(tmp_path):
+    """Where many of them are, the KL need not be large."""
+    assert names(write_run(tmp_path, HEALTHY | {"clip_frac": 0.5 * ONE}, {})) == ["update_too_large"]
+
+
+def test_deviations_that_shrink_are_a_collapse_if_nothing_was_learned(tmp_path):
+    shrinking, normal = {"entropy": 1.419 - 1.8 * UP}, {"log_std_init": 0.0}
+    assert names(write_run(tmp_path / "learned", HEALTHY | shrinking, normal)) == []
+    assert names(write_run(tmp_path / "stuck", HEALTHY | STUCK | shrinking, normal)) == ["entropy_collapse"]
+
+
+def test_language_models_learn_with_a_blind_critic(tmp_path):
+    blind = LANGUAGE | {"explained_variance": -0.1 * ONE}
+    assert names(write_run(tmp_path / "learned", blind, {})) == []
+    stuck = {"score": 0.4 + 0.01 * np.sin(np.arange(N)), "exact": 0.4 * ONE}
+    assert names(write_run(tmp_path / "stuck", blind | stuck, {})) == ["blind_critic"]
+
+
 def test_lines_say_what_where_and_what_to_try(tmp_path):
     series, args = BROKEN["collapse"]
     result = say(write_run(tmp_path / "run", series, args))
@@ -122,6 +140,7 @@ def test_lines_say_what_where_and_what_to_try(tmp_path):
 def test_at_most_ten_lines_however_much_is_wrong(tmp_path):
     broken = {name: series[name] for series, _ in BROKEN.values() for name in series}
     broken |= {"kl": ONE, "value_loss": 1e4 * ONE, "explained_variance": -ONE, "grad_norm": 1e9 * ONE}
+    broken |= {"score": STUCK["episode_return"], "ref_kl": 9 * ONE}
     run = diagnose.read_run(write_run(tmp_path, broken, {"gamma": 0.0}))
     assert len(diagnose.diagnose(run)) > 4 and len(diagnose.describe(run)) <= 10
 
