@@ -30,6 +30,7 @@ CSV = ROOT / "benchmarks/results/five_fixes.csv"
 PAGE = ROOT / "docs/five_fixes.md"
 RUNS = results.read_table()["runs"]
 RUNGS = [name for name in RUNS if name.startswith("ladder")]
+LANDER = [name for name in RUNS if name.startswith("lander")]  # the same rungs on another env
 ONE_STEP = [name for name in RUNGS if RUNS[name]["script"] == "reinforce_baseline.py"]
 REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
@@ -172,6 +173,21 @@ def spread(values: np.ndarray) -> str:
     return f"**{number(np.median(values))}** ({number(values.min())} to {number(values.max())})"
 
 
+def returns(name: str) -> str:
+    """Mean and standard deviation over seeds, and each seed, as two cells of a table."""
+    finals = np.sort(results.read_csv(results.csv_path(name)).finals(2))
+    each = ", ".join(f"{value:.0f}" for value in finals)
+    return f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f} | {each}"
+
+
+def lander() -> str:
+    """A row for each rung on the other env: the return of every seed."""
+    lines = ["| rung | return of the last 100 episodes, mean ± std | each seed |", "|---|---|---|"]
+    for name in LANDER:
+        lines.append(f"| {results.title(RUNS[name]).partition(': ')[2]} | {returns(name)} |")
+    return "\n".join(lines)
+
+
 def ladder() -> str:
     """A row for each rung: its command, return of every seed, and the quantity that its fix is for."""
     lines = [
@@ -179,8 +195,6 @@ def ladder() -> str:
         "|---|---|---|---|",
     ]
     for name in RUNGS:
-        found = results.read_csv(results.csv_path(name))
-        finals = found.finals(2)
         if name in ONE_STEP:
             for_what = f"noise of the gradient {spread(series('noise', name)[1][:, 0])}"
             if name == ONE_STEP[-1]:
@@ -196,9 +210,7 @@ def ladder() -> str:
                 f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))};"
                 f" explained variance {spread(explained)}"
             )
-        each = ", ".join(f"{value:.0f}" for value in np.sort(finals))
-        mean = f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f}"
-        lines.append(f"| {results.title(RUNS[name])} | {mean} | {each} | {for_what} |")
+        lines.append(f"| {results.title(RUNS[name])} | {returns(name)} | {for_what} |")
     return "\n".join(lines)
 
 
@@ -212,7 +224,8 @@ def fill(page: str) -> str:
     """The page with what was measured between its markers."""
 
     def generate(match: re.Match) -> str:
-        new = ladder() if match[1] == "ladder" else command(match[1])
+        tables = {"ladder": ladder, "lander": lander}
+        new = tables[match[1]]() if match[1] in tables else command(match[1])
         return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
 
     return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end -->", generate, page, flags=re.S)
