@@ -138,7 +138,7 @@ def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
 
 # Thresholds, chosen by runs that are healthy and runs that are broken on purpose: docs/diagnose.md.
 KL = 0.1  # of updates, the mean of a twentieth of the run
-CLIP_FRAC = 0.35  # in the same
+CLIP_FRAC = 0.5  # in the same
 CLIPS = 100  # errors of the critic, in clips
 CLIPPED = 0.05  # explained variance of a critic with such errors
 SEEN = 0.04  # the same of any, in its best fifth of the run
