@@ -106,6 +106,35 @@ def test_a_policy_that_has_learned_may_be_certain(tmp_path):
     assert names(write_run(tmp_path / "first", HEALTHY | STUCK | from_the_start, {})) == ["entropy_collapse"]
 
 
+def test_what_counts_as_learned(tmp_path):
+    """A return that rises beyond its noise, and stays up there."""
+    fallen = {"episode_return": np.where(UP < 0.5, 20 + 800 * UP, 420 - 300 * (UP - 0.5))}
+    assert names(write_run(tmp_path / "fallen", HEALTHY | fallen | GONE, {})) == ["entropy_collapse"]
+    waves = {"episode_return": 20 - np.cos(np.arange(N) * np.pi / 9)}  # at the end, at a crest
+    assert names(write_run(tmp_path / "waves", HEALTHY | waves | GONE, {})) == ["entropy_collapse"]
+
+
+def test_a_critic_that_once_saw_or_sees_a_little_is_not_blind(tmp_path):
+    for name, values in {"once": np.where(UP < 0.07, 0.5, -1), "a little": 0.1 * ONE}.items():
+        assert names(write_run(tmp_path / name, HEALTHY | {"explained_variance": values}, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        (LANGUAGE | {"ref_kl": 2 * ONE, "finished": 0.05 * ONE}, ["reference_left", "unfinished"]),
+        (LANGUAGE | {"kl": ONE, "finished": ZERO}, ["update_too_large", "unfinished"]),
+        (
+            HEALTHY | {"value_loss": 450 * ONE, "explained_variance": ZERO, "kl": 1e-9 * ONE},
+            ["value_clip", "standstill", "blind_critic"],
+        ),
+    ],
+    ids=["reference", "update", "clip"],
+)
+def test_effects_come_after_their_causes(tmp_path, series, expected):
+    assert names(write_run(tmp_path, series, {})) == expected
+
+
 def test_samples_beyond_the_clip_show_too_large_updates(tmp_path):
     """Where many of them are, the KL need not be large."""
     assert names(write_run(tmp_path, HEALTHY | {"clip_frac": 0.6 * ONE}, {})) == ["update_too_large"]
