@@ -110,7 +110,7 @@ def test_what_counts_as_learned(tmp_path):
     """A return that rises beyond its noise, and stays up there."""
     fallen = {"episode_return": np.where(UP < 0.5, 20 + 800 * UP, 420 - 300 * (UP - 0.5))}
     assert names(write_run(tmp_path / "fallen", HEALTHY | fallen | GONE, {})) == ["entropy_collapse"]
-    waves = {"episode_return": 20 - np.cos(np.arange(N) * np.pi / 9)}  # at the end, at a crest
+    waves = {"episode_return": 20 + np.sin(np.pi * (np.arange(N) / 6 + 0.75))}  # the last mean is a crest
     assert names(write_run(tmp_path / "waves", HEALTHY | waves | GONE, {})) == ["entropy_collapse"]
 
 
