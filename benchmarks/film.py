@@ -1,7 +1,7 @@
 """What trained agents look like, side by side, in docs/pictures/agents.gif.
 
-    python benchmarks/learning_curves.py cartpole_tuned lunarlander_tuned halfcheetah_std --seeds 1
-    python benchmarks/film.py cartpole_tuned lunarlander_tuned halfcheetah_std
+    python benchmarks/learning_curves.py cartpole_tuned halfcheetah_std --seeds 1
+    python benchmarks/film.py cartpole_tuned halfcheetah_std
 
 Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
 """
@@ -14,6 +14,7 @@ from moviepy import VideoFileClip, clips_array
 from results import ROOT, TABLE, command, find, read_table, refuse
 
 SECONDS, HEIGHT, FPS = 8, 200, 20
+KWARGS = {"HalfCheetah-v5": '{"camera_name": "track"}'}  # or it runs out of the picture
 
 
 def film(name: str) -> VideoFileClip:
@@ -22,8 +23,9 @@ def film(name: str) -> VideoFileClip:
     if not (folder / "checkpoint.pt").exists():
         refuse(f"{folder} has no checkpoint: python benchmarks/learning_curves.py {name} --seeds 1")
     if not list(folder.glob("videos/*.mp4")):
-        script = command(find(read_table(TABLE)["runs"], name, "run"))[0]
-        line = [sys.executable, script, "--evaluate", str(folder), "--capture-video", "--eval-episodes", "1"]
+        run = find(read_table(TABLE)["runs"], name, "run")
+        line = [sys.executable, command(run)[0], "--evaluate", str(folder), "--capture-video"]
+        line += ["--eval-episodes", "1", "--env-kwargs", KWARGS.get(run["env"], "{}")]
         subprocess.run(line, cwd=ROOT, env=os.environ | {"MUJOCO_GL": "egl"}, check=True)
     [path] = folder.glob("videos/*.mp4")
     clip = VideoFileClip(str(path)).resized(height=HEIGHT)

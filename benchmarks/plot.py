@@ -201,7 +201,9 @@ def draw_all_finals(shown: list[dict], theme: dict) -> plt.Figure:
         )
     style(axes, theme, "x")
     axes.set_ylim(len(shown) - 0.45, -0.55)
-    axes.set_yticks(range(len(shown)), [seeds(each).replace(", ", "\n") for each in shown])
+    differences = [each["title"].removeprefix(shown[0]["title"]).replace(", ", "\n") for each in shown]
+    labels = [seeds(each).replace(", ", "\n") + more for each, more in zip(shown, differences, strict=True)]
+    axes.set_yticks(range(len(shown)), labels)
     published = sorted(shown[0]["published"], key=lambda other: other[1])
     for _, value, same in published:
         axes.axvline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
