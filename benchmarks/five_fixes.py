@@ -36,13 +36,7 @@ REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
 LEARNED = 30_000  # steps that a policy has learned for when its noise is measured
 ROLLOUTS = 100  # of them the noise is estimated
-MEASURES = [
-    "noise",
-    "explained",
-    "effective",
-    "largest",
-    "kl",
-]  # the last columns; what was not measured is empty
+MEASURES = ["noise", "explained", "effective", "largest", "kl"]  # columns; empty if not measured
 
 
 def args_of(name: str, module: ModuleType, **changed):

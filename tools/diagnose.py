@@ -186,10 +186,8 @@ def update_too_large(run: Run) -> Finding | None:
         return None
     steps, kl = run.series["kl"]
     mean = smooth(np.nan_to_num(kl, nan=0.0, posinf=1e9))
-    badness, evidence = (
-        mean / KL,
-        f"kl {mean.max():.2g} on the mean of a twentieth of the run; below {KL} is usual",
-    )
+    badness = mean / KL
+    evidence = f"kl {mean.max():.2g} on the mean of a twentieth of the run; below {KL} is usual"
     if run.has("clip_frac"):
         clipped = smooth(np.nan_to_num(run.values("clip_frac")))
         badness = np.maximum(badness, clipped / CLIP_FRAC)
@@ -248,8 +246,8 @@ def entropy_collapse(run: Run) -> Finding | None:
         first = steps[np.argmax(per_action <= bound)]
         evidence = f"a standard deviation of {math.exp(log_std):.2g}"
         return Finding(1 + bound - log_std, first, evidence, 2)
-    full = max(start, math.log(2))  # of two actions, unless there are more
     continuous = entropy.min() < -1e-3
+    full = max(start, math.log(2))  # of two actions, unless there are more
     if low > LEFT * full or continuous or learned(run):
         return None
     first = steps[np.argmax(entropy <= LEFT * full)]
