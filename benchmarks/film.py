@@ -33,7 +33,7 @@ def film(name: str) -> VideoFileClip:
 
 
 if __name__ == "__main__":
-    clips = [film(name) for name in sys.argv[1:]]
+    clips = [film(name) for name in sys.argv[1:] or refuse("which runs of benchmarks/runs.toml?")]
     target = ROOT / "docs/pictures/agents.gif"
     clips_array([clips]).write_gif(str(target), fps=FPS)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")

@@ -138,12 +138,12 @@ def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
 
 # Thresholds, chosen by runs that are healthy and runs that are broken on purpose: docs/diagnose.md.
 KL = 0.1  # of updates, the mean of a twentieth of the run
-CLIP_FRAC = 0.5  # in the same
+CLIP_FRAC = 0.5  # share of samples, the same mean
 CLIPS = 100  # errors of the critic, in clips
 CLIPPED = 0.05  # explained variance of a critic with such errors
 SEEN = 0.04  # the same of any, in its best fifth of the run
 SEEN_ONCE = 0.2  # and in its best twentieth
-LEFT = 0.2  # share of the first entropy
+LEFT = 0.2  # share of the first entropy, or of that of two actions alike
 LOG_STD = -2.5  # of a continuous policy
 SHRUNK = 1.2  # by which that falls, with nothing learned
 GROWN = 0.2  # by which that rises
@@ -157,6 +157,19 @@ LEFT_KL = 1.0  # to the reference, a token
 SIGNAL = 0.1  # share of groups
 FINISHED = 0.7  # share of completions
 LOST = 0.1  # share of right answers
+
+
+def learned(run: Run) -> bool:
+    """Whether the return rose far beyond its noise, and stayed up there."""
+    name = "score" if run.has("score") else "episode_return"
+    values = run.values(name) if run.has(name) else np.array([])
+    values = values[np.isfinite(values)]
+    if len(values) < 20:
+        return False
+    mean = smooth(values, 0.1)
+    risen = mean[-1] - mean.min()
+    return risen > 10 * np.abs(np.diff(mean)).mean() and risen > STAYED * np.ptp(mean)
+
 
 # The rules. Each looks for one thing; its docstring is what it says, the cure, and where that is from.
 
@@ -197,18 +210,6 @@ def update_too_large(run: Run) -> Finding | None:
     return Finding(float(badness.max()), steps[np.argmax(badness >= 1)], evidence, 1)
 
 
-def learned(run: Run) -> bool:
-    """Whether the return rose far beyond its noise, and stayed up there."""
-    name = "score" if run.has("score") else "episode_return"
-    values = run.values(name) if run.has(name) else np.array([])
-    values = values[np.isfinite(values)]
-    if len(values) < 20:
-        return False
-    mean = smooth(values, 0.1)
-    risen = mean[-1] - mean.min()
-    return risen > 10 * np.abs(np.diff(mean)).mean() and risen > STAYED * np.ptp(mean)
-
-
 def value_clip(run: Run) -> Finding | None:
     """The value clip holds the critic back: returns are far larger than it lets the critic move.
 
@@ -247,7 +248,7 @@ def entropy_collapse(run: Run) -> Finding | None:
         evidence = f"a standard deviation of {math.exp(log_std):.2g}"
         return Finding(1 + bound - log_std, first, evidence, 2)
     continuous = entropy.min() < -1e-3
-    full = max(start, math.log(2))  # of two actions, unless there are more
+    full = max(start, math.log(2))  # a policy may be certain from the start
     if low > LEFT * full or continuous or learned(run):
         return None
     first = steps[np.argmax(entropy <= LEFT * full)]
