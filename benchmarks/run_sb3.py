@@ -1,4 +1,5 @@
-"""Train stable-baselines3's PPO as one of the scripts would: same env, hyper-parameters and statistics.
+"""Train stable-baselines3's PPO, or sb3-contrib's TRPO, as one of the scripts would: same env, same
+hyper-parameters, same statistics.
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/run_sb3.py ppo_discrete.py --env-id CartPole-v1 --seed 2    # the script's own flags
@@ -29,16 +30,44 @@ def make_peer_envs(script: str, args, num_envs: int, seed: int):
         gym.register_envs(ale_py)
         return VecFrameStack(make_atari_env(args.env_id, num_envs, seed=seed), 4)
     envs = make_vec_env(args.env_id, num_envs, seed=seed)
-    return VecNormalize(envs, gamma=args.gamma) if script == "ppo_continuous" else envs
+    return VecNormalize(envs, gamma=args.gamma) if script in ("ppo_continuous", "trpo") else envs
+
+
+def make_trpo(args, envs, seed: int):
+    """sb3-contrib's TRPO, whose KL is a mean over the components of an action, not their sum."""
+    from sb3_contrib import TRPO
+
+    components = envs.action_space.shape[0]
+    return TRPO(
+        "MlpPolicy",
+        envs,
+        n_steps=args.num_steps,
+        batch_size=args.num_envs * args.num_steps // args.num_minibatches,
+        n_critic_updates=args.critic_epochs,
+        learning_rate=lambda remaining: args.learning_rate * (remaining if args.anneal_lr else 1),
+        gamma=args.gamma,
+        gae_lambda=args.gae_lambda,
+        target_kl=args.target_kl / components,
+        cg_max_steps=args.cg_iters,
+        cg_damping=args.cg_damping / components,
+        line_search_max_iter=args.backtracks,
+        line_search_shrinking_factor=args.backtrack_coef,
+        normalize_advantage=args.norm_adv,
+        device="cpu",
+        seed=seed,
+    )
 
 
 def make_peer(script: str, args, seed: int):
-    """stable-baselines3's PPO for the Args of a script."""
+    """stable-baselines3's PPO for the Args of a script; sb3-contrib's TRPO for those of variants/trpo.py."""
     from stable_baselines3 import PPO
 
+    envs = make_peer_envs(script, args, args.num_envs, seed)
+    if script == "trpo":
+        return make_trpo(args, envs, seed)
     return PPO(
         "CnnPolicy" if script == "ppo_atari" else "MlpPolicy",
-        make_peer_envs(script, args, args.num_envs, seed),
+        envs,
         n_steps=args.num_steps,
         batch_size=args.num_envs * args.num_steps // args.num_minibatches,
         n_epochs=args.update_epochs,
@@ -96,15 +125,15 @@ def train(script: str, args, run_dir: Path) -> list[float]:
 
 def main() -> None:
     """Read the flags of the script named first, and train."""
-    known = ("ppo_discrete.py", "ppo_continuous.py", "ppo_atari.py")
+    known = ("ppo_discrete.py", "ppo_continuous.py", "ppo_atari.py", "variants/trpo.py")
     if len(sys.argv) < 2 or sys.argv[1] not in known:
         print(f"run_sb3.py: the first argument is one of {', '.join(known)}", file=sys.stderr)
         raise SystemExit(2)
-    script = importlib.import_module(sys.argv[1].removesuffix(".py"))
+    script = importlib.import_module(sys.argv[1].removesuffix(".py").replace("/", "."))
     args = tyro.cli(script.Args, args=sys.argv[2:])
     script.check(args)
-    run_dir = script.make_run_dir(args)
-    returns = train(script.__name__, args, run_dir)
+    run_dir, lock = script.make_run_dir(args)
+    returns = train(Path(script.__file__).stem, args, run_dir)
     print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
     mean = sum(returns) / len(returns)
     print(f"mean return {mean:.1f} in {len(returns)} episodes of evaluation; see {run_dir}")

@@ -1,8 +1,10 @@
-"""Speed: a script against stable-baselines3's PPO, same env, same hyper-parameters, same number of threads.
+"""Speed: a script against stable-baselines3's PPO (TRPO: sb3-contrib's), same env, same hyper-parameters,
+same number of threads.
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/speed.py --script ppo_discrete --env-id CartPole-v1 --flags=--compile
     python benchmarks/speed.py --script ppo_atari --env-id BreakoutNoFrameskip-v4 --threads 2 --steps 20_480
+    python benchmarks/speed.py --script variants.trpo --env-id Hopper-v5 --steps 61_440
     python benchmarks/speed.py --repeats 0 --num-envs 1 4 16 64 256
 
 The two train alternately, each time in a process of its own, so that what else the machine does slows both.
@@ -80,7 +82,7 @@ def run_sb3(args: Args, folder: str) -> dict:
 
     _, ours = make_script_args(args, folder)
     torch.set_num_threads(args.threads)
-    agent = make_peer(args.script, ours, seed=1)
+    agent = make_peer(args.script.rpartition(".")[2], ours, seed=1)
 
     class Clock(BaseCallback):
         steps, seconds = [], []

@@ -765,7 +765,7 @@ def test_reward_functions(script, make_args, reward):
         ("one_token_too_few", "--reward returns n"),
         ("not_a_number", "--reward returns a score that is not finite"),
         ("none", "--reward returns a score that is not finite"),
-        ("one_for_each_token", "(one for each token: ppo_llm.py)"),
+        ("one_for_each_token", "--reward scores tokens, but a group"),
     ],
 )
 def test_scores_that_cannot_be(script, make_args, capfd, reward, message):

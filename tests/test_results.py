@@ -219,3 +219,21 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     assert got.rows == {3: rows}
     assert got.made == {3: json.loads(log.read_text().splitlines()[0])["made"]}
     assert "seeds 3 are there" in start().communicate()[0]  # and nothing is done twice
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [
+        ("ppo_discrete.py", "--env-id CartPole-v1 --num-steps 512"),
+        ("variants/trpo.py", "--env-id Pendulum-v1 --num-steps 2048"),
+    ],
+    ids=["PPO", "TRPO"],
+)
+def test_a_peer_is_one_more_script(tmp_path, script, flags):
+    """stable-baselines3 with a script's flags leaves what learning_curves.py looks for."""
+    flags += " --total-timesteps 2048 --num-minibatches 4 --eval-episodes 2"
+    line = ["benchmarks/run_sb3.py", script, *flags.split(), "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, *line], cwd=results.ROOT, stdout=subprocess.PIPE, text=True)
+    *_, evaluation, mean = done.stdout.splitlines()
+    assert evaluation.startswith("returns of evaluation:") and mean.startswith("mean return")
+    assert learning_curves.make_rows(1, tmp_path / "run", evaluation.partition(":")[2])[-1][1] == "2048"

@@ -77,8 +77,8 @@ class Args:
     update_epochs: int = 2  # passes over a rollout
     num_minibatches: int = 2  # gradient steps in a pass
     norm_adv: bool = True  # divide by the standard deviation of the group (without: Dr. GRPO)
-    clip_coef: float = 0.2  # ratios below 1 - this gain nothing (inf: off)
-    clip_coef_high: float = 0.28  # nor do those above 1 + this (inf: off)
+    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    clip_coef_high: float = 0.28  # takes its place above 1
     loss_norm: str = "token"  # mean over all tokens, or of each sequence first, or divide by a constant
     anneal_clip: bool = False  # clip_coef, linearly towards zero
     ent_coef: float = 0.0  # weight of the entropy bonus
@@ -309,12 +309,13 @@ def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
 
 
 def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: list[str]) -> list:
-    """What the reward function says: a score for each completion."""
+    """What the reward function says: a score for each completion, or a list of them, one for each token."""
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": completions, "completion_ids": rows}
     scores = task.reward(**columns)
-    if len(scores) != len(rows) or any(np.ndim(score) for score in scores):
-        refuse("--reward returns not one score for each completion (one for each token: ppo_llm.py)")
+    wanted = [len(row) if np.ndim(score) else 1 for score, row in zip(scores, rows, strict=False)]
+    if len(scores) != len(rows) or [np.size(score) for score in scores] != wanted:
+        refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
     if not all(np.isfinite(np.asarray(score, float)).all() for score in scores):
         refuse("--reward returns a score that is not finite")
     return scores
@@ -419,18 +420,19 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             tokens, attended, mask = complete(agent, [problem["prompt"] for problem in problems])
             rows, completions = agent.decode(tokens, mask)
             scores = grade(task, problems, rows, completions)
+            if any(np.ndim(score) for score in scores):
+                refuse("--reward scores tokens, but a group compares whole completions; see ppo_llm.py")
             actions = tokens[:, -mask.shape[1] :]
             dist = agent(tokens, attended, mask)  # at once: nothing was learned meanwhile
-            logprobs = torch.zeros(mask.shape, device=device)
-            logprobs[mask] = dist.log_prob(actions[mask])
-            ref_logprobs = logprobs.clone()
+            zeros = torch.zeros(mask.shape, device=device)
+            logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
+            ref_logprobs = logprobs
             if agent.reference:
                 dist = agent(tokens, attended, mask, frozen=True)
-                ref_logprobs[mask] = dist.log_prob(actions[mask])
+                ref_logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
 
         # update
-        scores = np.array(scores, np.float32)
-        advantages = group_advantages(scores, args.group_size, args.norm_adv)
+        advantages = group_advantages(np.array(scores, np.float32), args.group_size, args.norm_adv)
         advantages, lengths = (on_device(x)[:, None].expand(mask.shape) for x in (advantages, mask.sum(1)))
         batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, lengths)
         history = []
@@ -451,7 +453,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         for name, x in row.items():
             if not np.isfinite(x).all():  # told before it can reach a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
-        row["signal"] = float(np.ptp(scores.reshape(-1, args.group_size), axis=1).astype(bool).mean())
+        row["signal"] = float(np.ptp(np.reshape(scores, (-1, args.group_size)), axis=1).astype(bool).mean())
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
         answers = [problem.get("answer") for problem in problems]
         row["exact"] = float(np.mean(exact_match(completions, answers)))

@@ -440,12 +440,13 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             scores = grade(task, problems, rows, completions)
             actions = tokens[:, -mask.shape[1] :]
             dist, value = agent(tokens, attended, mask)  # at once: nothing was learned meanwhile
-            logprobs, values = torch.zeros(2, *mask.shape, device=device)
-            logprobs[mask], values[mask] = dist.log_prob(actions[mask]), value
-            ref_logprobs = logprobs.clone()
+            zeros = torch.zeros(mask.shape, device=device)
+            values = zeros.masked_scatter(mask, value)
+            logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
+            ref_logprobs = logprobs
             if agent.reference:
                 dist, _ = agent(tokens, attended, mask, frozen=True)
-                ref_logprobs[mask] = dist.log_prob(actions[mask])
+                ref_logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
 
         # update
         rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
