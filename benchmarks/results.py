@@ -26,7 +26,9 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
-PAGES = (ROOT / "docs/results.md", ROOT / "README.md", ROOT / "docs/five_fixes.md")
+PAGES = tuple(
+    ROOT / page for page in ("docs/results.md", "README.md", "docs/five_fixes.md", "docs/trust_regions.md")
+)
 COLUMNS = ["seed", "steps", "episode_return", "eval_return"]
 RUN_KEYS = {
     "script",
@@ -55,11 +57,17 @@ def refuse(mistake: str) -> NoReturn:
 
 
 def read_table(path: Path = TABLE) -> dict[str, dict]:
-    """{"runs": {name: run}, "pictures": {name: picture}}, each run and picture a dict as in the file."""
+    """{"runs": {name: run}, "pictures": {name: picture}}, each run and picture a dict as in the file.
+
+    A table that begins with `envs` has each run once in each of them, by the name of both.
+    """
     try:
         table = {"runs": {}, "pictures": {}} | tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         refuse(f"{path}: {error}")
+    if envs := table.get("envs"):
+        runs = [(name, run | {"env": env}) for env in envs for name, run in table["runs"].items()]
+        table["runs"] = {f"{name}_{run['env'].partition('-')[0].lower()}": run for name, run in runs}
     for name, run in table["runs"].items():
         check_keys(f"{path}: run {name}", run, RUN_KEYS, {"script", "env", "seeds"})
         if not re.fullmatch(r"[\w.-]+", name):

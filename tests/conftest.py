@@ -26,8 +26,8 @@ import reinforce_baseline  # noqa: E402
 from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, trpo  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-DISCRETE = [reinforce_baseline, ppo_discrete, ppo_masked, ppo_penalty]
-CONTINUOUS = [ppo_continuous, trpo]
+DISCRETE = [reinforce_baseline, ppo_discrete, ppo_masked]
+CONTINUOUS = [ppo_continuous, ppo_penalty, trpo]
 VECTOR = [*DISCRETE, *CONTINUOUS]
 ATARI = [ppo_atari, ppo_atari_lstm, ppo_atari_distributed]
 SCRIPTS = [*VECTOR, *ATARI]
@@ -217,7 +217,7 @@ def batch_of(script, M, **tensors):
     """A batch of zeros, and the given tensors, as far as the script has them."""
     zeros = {name: torch.zeros(M) for name in script.Batch._fields}
     if script is ppo_penalty:
-        zeros["logits"] = torch.zeros(M, 1)
+        zeros |= {"means": torch.zeros(M, 1), "stds": torch.ones(M, 1)}
     return script.Batch(**zeros | {name: x for name, x in tensors.items() if name in zeros})
 
 

@@ -68,7 +68,7 @@ def test_a_file_knows_what_it_needs(path):
     roots = {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names)
     roots |= {"tensorboard"} & {"tensorboard" for module in modules if module.endswith("tensorboard")}
     roots |= {"moviepy" for word in ("RecordVideo", "save_video") if word in path.read_text()}
-    roots |= {"mujoco" for module in ("ppo_continuous", "trpo") if path.stem == module}
+    roots |= {"mujoco" for module in ("ppo_continuous", "ppo_penalty", "trpo") if path.stem == module}
     optional = {"reasoning_gym"}
     assert {PACKAGES.get(root, root) for root in roots} - optional == set(wanted)
 

@@ -10,7 +10,7 @@ from test_operations import run
 
 import ppo_discrete
 import reinforce_baseline
-from variants import ppo_atari_lstm, ppo_masked, trpo
+from variants import ppo_atari_lstm, ppo_masked, ppo_penalty, trpo
 
 MISTAKES = [
     ({"total_timesteps": 15}, "--total-timesteps 15 is less than a rollout of "),
@@ -124,6 +124,7 @@ def cases():
         (PPO, PPO_MISTAKES),
         (CLIPPED, CLIP_MISTAKES),
         (CONTINUOUS, CONTINUOUS_MISTAKES),
+        ([ppo_penalty], [({"beta": -1.0}, "--beta -1.0 is not between 0 and")]),
         ([trpo], TRPO_MISTAKES),
         ([reinforce_baseline], [({"num_envs": 1, "num_steps": 1}, "rollouts of one step")]),
         ([ppo_atari_lstm], [({"num_envs": 3}, "--num-minibatches 2 does not divide 3 envs (of 2+ steps)")]),

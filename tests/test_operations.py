@@ -26,7 +26,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 import ppo_continuous
 import ppo_discrete
-from variants import ppo_atari_distributed
+from variants import ppo_atari_distributed, ppo_penalty
 
 
 def checkpoint(run_dir):
@@ -440,7 +440,7 @@ def test_exploding_loss(discrete, make_args, no_evaluation):
     assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
 
 
-@pytest.mark.parametrize("script", [ppo_continuous, *ATARI], ids=name_of)
+@pytest.mark.parametrize("script", [ppo_continuous, ppo_penalty, *ATARI], ids=name_of)
 def test_exploding_weights(script, make_args, no_evaluation):
     """Of the others, tanh keeps what comes of them finite."""
     args = make_args(script, learning_rate=1e12, max_grad_norm=math.inf, checkpoints=4)

@@ -10,6 +10,7 @@ import time
 
 import language
 import learning_curves
+import limits
 import numpy as np
 import plot
 import pytest
@@ -237,3 +238,29 @@ def test_a_peer_is_one_more_script(tmp_path, script, flags):
     *_, evaluation, mean = done.stdout.splitlines()
     assert evaluation.startswith("returns of evaluation:") and mean.startswith("mean return")
     assert learning_curves.make_rows(1, tmp_path / "run", evaluation.partition(":")[2])[-1][1] == "2048"
+
+
+def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
+    """By hand: in A the ways have 0.5 and 1 of the way from 20 to 120, in B 1 and 0 of that from -10 to -5."""
+    found = {
+        "clip": {"A-v0": np.array([60.0, 80.0]), "B-v0": np.array([-4.0, -6.0])},
+        "nothing": {"A-v0": np.array([110.0, 130.0]), "B-v0": np.array([-9.0, -11.0])},
+        "random": {"A-v0": np.array([10.0, 30.0]), "B-v0": np.array([-10.0, -10.0])},
+    }
+    scores = limits.normalise(found)
+    assert scores["clip"]["A-v0"] == pytest.approx([0.4, 0.6])
+    assert scores["clip"]["B-v0"] == pytest.approx([1.2, 0.8])
+    assert scores["nothing"]["B-v0"] == pytest.approx([0.2, -0.2])
+    assert limits.table(found)[2:] == [
+        "| clip | **0.75** | 70.0 ± 14.1 | −5.00 ± 1.41 |",
+        "| nothing | **0.50** | 120.0 ± 14.1 | −10.0 ± 1.4 |",
+        "| random | 0 | 20.0 ± 14.1 | −10.0 ± 0.0 |",
+    ]
+
+
+def test_a_table_of_envs_has_each_run_in_each():
+    runs = results.read_table(limits.TABLE)["runs"]
+    assert len(runs) == 6 * 7
+    assert runs["limit_clip_hopper"]["env"] == "Hopper-v5"
+    assert not set(runs) & set(TABLE["runs"])  # their CSV files are in one folder
+    assert limits.PAGE.read_text() == limits.page(), "python benchmarks/limits.py"

@@ -2,7 +2,8 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "torch==2.13.0",
-#     "gymnasium[box2d,classic-control]==1.4.0",
+#     "gymnasium[box2d,classic-control,mujoco]==1.4.0",
+#     "mujoco==4.0.0",
 #     "numpy==2.4.6",
 #     "tyro==1.0.17",
 #     "tensorboard==2.21.0",
@@ -12,11 +13,11 @@
 #     "moviepy==2.2.1",
 # ]
 # ///
-"""Proximal Policy Optimization with an adaptive KL penalty instead of the clip, all of it in one file.
+"""Proximal Policy Optimization with a KL penalty instead of the clip, all of it in one file.
 
-    python variants/ppo_penalty.py                               # CartPole-v1, 500,000 steps
-    python variants/ppo_penalty.py --env-id LunarLander-v3       # --help lists every flag
-    git diff --no-index ppo_discrete.py variants/ppo_penalty.py  # what the penalty changes
+    python variants/ppo_penalty.py                                 # HalfCheetah-v5, 1,000,000 steps
+    python variants/ppo_penalty.py --env-id Hopper-v5 --seed 2     # --help lists every flag
+    git diff --no-index ppo_continuous.py variants/ppo_penalty.py  # what the penalty changes
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
@@ -45,11 +46,11 @@ import numpy as np
 import torch
 import tyro
 from filelock import FileLock
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FlattenObservation, RecordVideo
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Independent
+from torch.distributions import Distribution, Independent, Normal, kl_divergence
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
@@ -58,24 +59,27 @@ from tqdm import tqdm
 
 @dataclass
 class Args:
-    env_id: str = "CartPole-v1"  # gymnasium id; "module:Name-v0" imports the module first
+    env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
     env_kwargs: str = "{}"  # of the env's constructor, as JSON
     seed: int = 1  # of everything random
-    total_timesteps: int = 500_000  # env steps, all envs together
-    num_envs: int = 4  # envs stepped together
-    num_steps: int = 128  # steps of each env in a rollout
-    learning_rate: float = 2.5e-4  # of Adam
+    total_timesteps: int = 1_000_000  # env steps, all envs together
+    num_envs: int = 1  # envs stepped together
+    num_steps: int = 2048  # steps of each env in a rollout
+    learning_rate: float = 3e-4  # of Adam
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
-    update_epochs: int = 4  # passes over a rollout
-    num_minibatches: int = 4  # gradient steps in a pass
+    update_epochs: int = 10  # passes over a rollout
+    num_minibatches: int = 32  # gradient steps in a pass
     norm_adv: bool = True  # normalise advantages, in each minibatch
+    beta: float = 1.0  # weight of the penalty, at first
+    adapt_beta: bool = True  # double or halve it after a rollout, so that the KL stays near its target
+    target_kl: float = 0.01  # of an update
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
-    ent_coef: float = 0.01  # weight of the entropy bonus
+    ent_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = 0.01  # of an update, to which the penalty's weight adapts
+    log_std_init: float = 0.0  # of the actions, all alike; it is learned from there
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
@@ -96,8 +100,9 @@ class Batch(NamedTuple):
 
     obs: Tensor
     actions: Tensor
-    logits: Tensor  # of all actions, as log-probabilities of the policy that acted
-    logprobs: Tensor  # of the actions that it took
+    means: Tensor  # of the distributions that the actions are from
+    stds: Tensor  # of these
+    logprobs: Tensor  # of the policy that acted
     advantages: Tensor
     returns: Tensor  # targets of the critic
     values: Tensor  # of the critic at rollout time
@@ -132,8 +137,8 @@ def ppo_loss(
     dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
     """
     ratio = (dist.log_prob(batch.actions) - batch.logprobs).exp()
-    kl = batch.logits.exp() * (batch.logits - dist.base_dist.logits)  # of old and new, action by action
-    kl = kl.flatten(1).sum(1).mean()
+    old = Normal(batch.means, batch.stds, validate_args=False)
+    kl = kl_divergence(Independent(old, dist.reinterpreted_batch_ndims), dist).mean()
     advantages = batch.advantages
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
@@ -165,32 +170,58 @@ def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
     )
 
 
+class RunningStats(nn.Module):
+    """Mean and variance of all samples so far, as buffers: part of the state_dict, as weights are."""
+
+    def __init__(self, *shape: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("var", torch.ones(shape))
+        self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
+        self.register_buffer("rest", torch.zeros(shape))  # of the mean, below the precision of floats
+
+    def update(self, x: Tensor) -> None:
+        """Take in samples (n, *shape)."""
+        weight = len(x) / (self.count + len(x))
+        delta = x.mean(0) - self.mean
+        mean = self.mean + weight * delta + self.rest
+        self.rest += weight * delta - (mean - self.mean)
+        self.mean.copy_(mean)
+        self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)
+        self.count += len(x)
+
+    def std(self) -> Tensor:
+        return (self.var + 1e-8).sqrt()
+
+
 class Agent(nn.Module):
     """Actor and critic: obs (..., obs_dim) -> distribution of actions, value (...)."""
 
     def __init__(self, envs: gym.vector.VectorEnv):
         super().__init__()
-        obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
-        choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # (n,) or (components, n): components with fewer choices than the largest leave logits unused.
-        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
-        self.register_buffer("mask", (self.valid.float() - 1) * 1e9, persistent=False)  # added to logits
-        self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
+        obs_dim, self.action_shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
+        self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
+        self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
+        self.log_std = nn.Parameter(torch.zeros(self.action_shape))  # [D24]
         self.register_buffer("beta", torch.tensor(1.0))  # weight of the KL penalty, saved with the weights
 
-    def logits(self, obs: Tensor) -> Tensor:
-        return self.actor(obs).unflatten(-1, self.mask.shape) + self.mask
+    def normalize(self, obs: Tensor) -> Tensor:
+        obs = (obs - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
+        return obs.clamp(-10, 10)  # [D29]
+
+    def mean(self, obs: Tensor) -> Tensor:
+        return self.actor(self.normalize(obs)).reshape(*obs.shape[:-1], *self.action_shape)
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
-        dist = Categorical(logits=self.logits(obs), validate_args=False)
-        return Independent(dist, self.valid.dim() - 1), self.critic(obs).squeeze(-1)  # [D37]
+        dist = Normal(self.mean(obs), self.log_std.exp(), validate_args=False)  # [D23]
+        value = self.critic(self.normalize(obs)).squeeze(-1)
+        return Independent(dist, len(self.action_shape)), value  # [D25]
 
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
         """Actions sampled from the distribution, or the most probable ones, without making it."""
-        logits = self.logits(obs)
-        gumbel = -torch.empty_like(logits).exponential_().log()  # makes the largest sum a sample of softmax
-        return (logits if greedy else logits + gumbel).argmax(-1)
+        mean = self.mean(obs)
+        return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
 
 
 def backpropagate(agent: Agent, batch: Batch, args: Args) -> dict:
@@ -217,9 +248,9 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
-    if not isinstance(action_space, Discrete | MultiDiscrete) or np.any(action_space.start):
-        refuse(f"{args.env_id}: {action_space} actions, not (Multi)Discrete from 0 (Box: ppo_continuous.py)")
-    return envs
+    if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
+        refuse(f"{args.env_id}: {action_space} actions, not a Box of floats (Discrete: ppo_discrete.py)")
+    return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
@@ -264,6 +295,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     envs = make_envs(args, N)
     seed_everything(args.seed, "weights")
     agent = Agent(envs).to(device)
+    nn.init.constant_(agent.log_std, args.log_std_init)  # [E4]
+    nn.init.constant_(agent.beta, args.beta)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     backward = backpropagate
@@ -294,10 +327,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     # storage
     obs = np.zeros((T + 1, *envs.observation_space.shape), np.float32)
     final_obs = np.zeros_like(obs[0])
-    actions = np.zeros((T, *envs.action_space.shape), np.int64)
+    actions = np.zeros((T, *envs.action_space.shape), np.float32)
     rewards, dones = np.zeros((2, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
+    discounted_return, discounted_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)
 
     style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
     bar = tqdm(total=num_iterations * B, initial=steps, unit_scale=True, disable=None, **style)
@@ -308,34 +342,40 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
-            score[:], length[:] = 0, 0
+            score[:], length[:], discounted_return[:] = 0, 0, 0
         remaining = 1 - iteration / num_iterations
         optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
 
         # rollout
         with torch.no_grad():
             obs[0] = obs[T]  # carry on from where the last rollout stopped
+            final_values = np.zeros_like(rewards)
             for t in range(T):
                 actions[t] = agent.act(on_device(obs[t])).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 done, timeout = terminated | truncated, truncated & ~terminated
                 rewards[t], dones[t] = reward, done
+                discounted_return[:] = args.gamma * discounted_return + reward
+                discounted_returns[t] = discounted_return
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    _, final_value = agent(on_device(final_obs[timeout]))
-                    rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
+                    final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
                 score += reward
                 length += 1
                 episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
-                score[done], length[done] = 0, 0
+                score[done], length[done], discounted_return[done] = 0, 0, 0
             dist, values[:T] = agent(on_device(obs[:T]))  # at once: nothing was learned meanwhile
-            logits, logprobs = dist.base_dist.logits, dist.log_prob(on_device(actions))
+            means, stds, logprobs = dist.mean, dist.stddev, dist.log_prob(on_device(actions))
             _, values[T] = agent(on_device(obs[T]))
 
         # update
-        advantages = compute_gae(rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        agent.return_stats.update(on_device(discounted_returns).flatten())
+        scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
+        scaled_rewards = scaled_rewards.clip(-10, 10)  # [D31]
+        scaled_rewards += args.gamma * final_values  # [E1] which are of the same scale
+        advantages = compute_gae(scaled_rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
         returns = on_device(advantages) + values[:T]
-        batch = Batch(obs[:T], actions, logits, logprobs, advantages, returns, values[:T])
+        batch = Batch(obs[:T], actions, means, stds, logprobs, advantages, returns, values[:T])
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         history = []
         for _ in range(args.update_epochs):
@@ -346,9 +386,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
-        with torch.no_grad():
-            _, metrics = ppo_loss(*agent(batch.obs), batch, agent.beta, args)
-        agent.beta.fill_(adapt(agent.beta.item(), metrics["kl"].item(), args.target_kl))
+        if args.adapt_beta:
+            with torch.no_grad():
+                _, metrics = ppo_loss(*agent(batch.obs), batch, agent.beta, args)
+            agent.beta.fill_(adapt(agent.beta.item(), metrics["kl"].item(), args.target_kl))
+        agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
 
         # log
         steps += B
@@ -402,6 +444,7 @@ def check(args: Args) -> None:
     highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
         low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
+        low = -20 if name == "log_std_init" else low
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")

@@ -1,0 +1,66 @@
+"""What keeps a policy close, in the measure of the PPO paper: the table of docs/trust_regions.md.
+
+    python benchmarks/learning_curves.py --table benchmarks/limits.toml    # 8 hours of 2 cores
+    python benchmarks/limits.py
+
+A return counts 0 if it is that of a policy that does not learn, 1 if it is that of the way that is best in
+this env, in the mean over its seeds; a way's score is the mean of what all its seeds have in all envs
+(arXiv 1707.06347, section 6.1, has the best result, and does not say whether of a seed or in the mean).
+"""
+
+import numpy as np
+from results import ROOT, csv_path, number, read_csv, read_table
+
+TABLE = ROOT / "benchmarks/limits.toml"
+PAGE = ROOT / "docs/trust_regions.md"
+BEGIN, END = "<!-- measured limits -->", "<!-- end -->"
+
+
+def read_finals() -> dict[str, dict[str, np.ndarray]]:
+    """{title of the way: {env: last 100 training episodes of each seed}}, as far as there are results."""
+    finals = {}
+    for name, run in read_table(TABLE)["runs"].items():
+        results = read_csv(csv_path(name, TABLE))
+        if results.rows:
+            finals.setdefault(run["title"], {})[run["env"]] = results.finals(2)
+    return finals
+
+
+def normalise(finals: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
+    """The same, from 0 for the last way, which does not learn, to 1 for the best of the others in an env."""
+    (*ways, (_, zeros)), scores = finals.items(), {}
+    for env, zero in zeros.items():
+        best = max(way[env].mean() for _, way in ways)
+        for title, way in ways:
+            scores.setdefault(title, {})[env] = (way[env] - zero.mean()) / (best - zero.mean())
+    return scores
+
+
+def table(finals: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """A row for each way: its score, and its mean return and spread in each env."""
+    *ways, zero = finals
+    envs = list(finals[zero])
+    short = " | ".join(env.partition("-")[0] for env in envs)
+    lines = [f"| | score | {short} |", "|---" * (2 + len(envs)) + "|"]
+    scores = normalise(finals)
+    for way in [*ways, zero]:
+        score = f"**{np.mean([*scores[way].values()]):.2f}**" if way in scores else "0"
+        cells = []
+        for env in envs:
+            mean, spread = finals[way][env].mean(), finals[way][env].std(ddof=1)
+            cells.append(f"{number(mean, spread)} ± {number(spread, abs(mean))}")
+        lines.append(f"| {way} | {score} | {' | '.join(cells)} |")
+    return lines
+
+
+def page() -> str:
+    """The page with its table."""
+    finals, text = read_finals(), PAGE.read_text()
+    whole = {way: envs for way, envs in finals.items() if len(envs) == len(read_table(TABLE)["envs"])}
+    lines = table(whole) if len(whole) == len(finals) > 1 else ["Not measured yet."]
+    head, _, rest = text.partition(BEGIN)
+    return "\n".join([head + BEGIN, *lines, END]) + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
