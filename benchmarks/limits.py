@@ -2,13 +2,17 @@
 
     python benchmarks/learning_curves.py --table benchmarks/limits.toml    # 8 hours of 2 cores
     python benchmarks/limits.py
+    python benchmarks/limits.py --cost    # milliseconds of an update, in turn, on an idle machine
 
 A return counts 0 if it is that of a policy that does not learn, 1 if it is that of the way that is best in
 this env, in the mean over its seeds; a way's score is the mean of what all its seeds have in all envs
 (arXiv 1707.06347, section 6.1, has the best result, and does not say whether of a seed or in the mean).
 """
 
+import sys
+
 import numpy as np
+import speed
 from results import ROOT, csv_path, number, read_csv, read_table
 
 TABLE = ROOT / "benchmarks/limits.toml"
@@ -62,5 +66,13 @@ def page() -> str:
     return "\n".join([head + BEGIN, *lines, END]) + rest.partition(END)[2]
 
 
+def print_cost(rollouts: int = 10) -> None:
+    """Milliseconds of an update, critic included, of 2,048 steps of Hopper-v5, three times each."""
+    for script in ("ppo_continuous", "variants.ppo_penalty", "variants.trpo") * 3:
+        args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1))
+        spent = speed.in_a_process(args, "breakdown")  # of all rollouts but the first
+        print(f"{script}: {1000 * spent['update'] / rollouts:.0f} ms", flush=True)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print_cost() if "--cost" in sys.argv else PAGE.write_text(page())
