@@ -50,7 +50,9 @@ children = set()  # processes to end if this one is
 @cache
 def made(script: str) -> str:
     """Commit, versions and hardware: what a result may depend on besides its command."""
-    packages = [*PACKAGES, "stable-baselines3"] if script == "benchmarks/run_sb3.py" else PACKAGES
+    packages = (
+        [*PACKAGES, "stable-baselines3", "sb3-contrib"] if script == "benchmarks/run_sb3.py" else PACKAGES
+    )
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout

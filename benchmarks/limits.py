@@ -4,29 +4,31 @@
     python benchmarks/limits.py
     python benchmarks/limits.py --cost    # milliseconds of an update, in turn, on an idle machine
 
-A return counts 0 if it is that of a policy that does not learn, 1 if it is that of the way that is best in
-this env, in the mean over its seeds; a way's score is the mean of what all its seeds have in all envs
-(arXiv 1707.06347, section 6.1, has the best result, and does not say whether of a seed or in the mean).
+In each env, returns are shifted and scaled so that a policy that does not learn has 0, and the best way 1,
+both in the mean over seeds. The score of a way is the mean over all its seeds in all envs (arXiv 1707.06347,
+section 6.1, which has the best result at 1, and does not say whether of a seed or in the mean).
 """
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import speed
-from results import ROOT, csv_path, number, read_csv, read_table
+from results import ROOT, csv_path, number, parse_seeds, read_csv, read_table, refuse
 
 TABLE = ROOT / "benchmarks/limits.toml"
 PAGE = ROOT / "docs/trust_regions.md"
 BEGIN, END = "<!-- measured limits -->", "<!-- end -->"
 
 
-def read_finals() -> dict[str, dict[str, np.ndarray]]:
-    """{title of the way: {env: last 100 training episodes of each seed}}, as far as there are results."""
+def read_finals(table: Path = TABLE) -> dict[str, dict[str, np.ndarray]]:
+    """{title of the way: {env: last 100 training episodes of each seed}}, or {} if a run is missing."""
     finals = {}
-    for name, run in read_table(TABLE)["runs"].items():
-        results = read_csv(csv_path(name, TABLE))
-        if results.rows:
-            finals.setdefault(run["title"], {})[run["env"]] = results.finals(2)
+    for name, run in read_table(table)["runs"].items():
+        results = read_csv(csv_path(name, table))
+        if len(results.rows) < len(parse_seeds(run["seeds"])):
+            return {}
+        finals.setdefault(run["title"], {})[run["env"]] = results.finals(2)
     return finals
 
 
@@ -59,10 +61,9 @@ def table(finals: dict[str, dict[str, np.ndarray]]) -> list[str]:
 
 def page() -> str:
     """The page with its table."""
-    finals, text = read_finals(), PAGE.read_text()
-    whole = {way: envs for way, envs in finals.items() if len(envs) == len(read_table(TABLE)["envs"])}
-    lines = table(whole) if len(whole) == len(finals) > 1 else ["Not measured yet."]
-    head, _, rest = text.partition(BEGIN)
+    finals = read_finals()
+    lines = table(finals) if finals else ["Not measured yet."]
+    head, _, rest = PAGE.read_text().partition(BEGIN)
     return "\n".join([head + BEGIN, *lines, END]) + rest.partition(END)[2]
 
 
@@ -75,4 +76,6 @@ def print_cost(rollouts: int = 10) -> None:
 
 
 if __name__ == "__main__":
-    print_cost() if "--cost" in sys.argv else PAGE.write_text(page())
+    if sys.argv[1:] not in ([], ["--cost"]):
+        refuse("the only flag is --cost")
+    print_cost() if sys.argv[1:] else PAGE.write_text(page())

@@ -241,7 +241,8 @@ def count(steps: float) -> str:
 def script_name(run: dict) -> str:
     """What the reader knows a script by."""
     if run["script"] == "sb3":
-        return f"stable-baselines3, as {run['like']}"
+        peer = "sb3-contrib" if "trpo" in run["like"] else "stable-baselines3"
+        return f"{peer}, as {run['like']}"
     return run["script"] + (f" without [{run['without']}]" if "without" in run else "")
 
 
@@ -292,8 +293,9 @@ def details(name: str, run: dict, results: Results) -> str:
     """Everything about one run."""
     steps, seeds = results.curves()[0][-1], list(results.rows)
     flags = f"`{run['flags']}`" if run.get("flags") else "the default flags"
+    number_of_seeds = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
     lines = [
-        f"{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps, {len(seeds)} seeds"
+        f"{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps, {number_of_seeds}"
         f" ({format_seeds(seeds)}). {run.get('note', '')}".rstrip(),
         f"\n```bash\npython benchmarks/learning_curves.py {name}\n```\n",
         "| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
@@ -312,6 +314,7 @@ def details(name: str, run: dict, results: Results) -> str:
                 values.max(),
             )
         )
+        std = std if len(values) > 1 else "–"
         lines.append(f"| {what} | {mean} ± {std} | {interval(values)} | {middle} | {worst}, {best} |")
     if run.get("published"):
         lines.append("\n| published | return | statistic | env | steps | seeds |\n|---|---|---|---|---|---|")

@@ -9,6 +9,7 @@ the evaluation, so that benchmarks/learning_curves.py takes it for one more scri
 """
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def make_peer_envs(script: str, args, num_envs: int, seed: int):
 
         gym.register_envs(ale_py)
         return VecFrameStack(make_atari_env(args.env_id, num_envs, seed=seed), 4)
-    envs = make_vec_env(args.env_id, num_envs, seed=seed)
+    envs = make_vec_env(args.env_id, num_envs, seed=seed, env_kwargs=json.loads(args.env_kwargs))
     return VecNormalize(envs, gamma=args.gamma) if script in ("ppo_continuous", "trpo") else envs
 
 
@@ -53,6 +54,7 @@ def make_trpo(args, envs, seed: int):
         line_search_max_iter=args.backtracks,
         line_search_shrinking_factor=args.backtrack_coef,
         normalize_advantage=args.norm_adv,
+        policy_kwargs={"log_std_init": args.log_std_init},
         device="cpu",
         seed=seed,
     )
@@ -80,6 +82,7 @@ def make_peer(script: str, args, seed: int):
         ent_coef=args.ent_coef,
         vf_coef=args.vf_coef / 2,  # its value loss is the squared error, ours half of it
         max_grad_norm=args.max_grad_norm,
+        policy_kwargs={"log_std_init": getattr(args, "log_std_init", 0.0)},
         device="cpu",
         seed=seed,
     )

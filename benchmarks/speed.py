@@ -177,7 +177,7 @@ def main(args: Args) -> None:
     for _ in range(args.repeats):
         ours, theirs = in_a_process(args, "ours"), in_a_process(args, "sb3")
         ratios.append(ours["speed"] / theirs["speed"])
-        print(f"{describe(ours)}   stable-baselines3 {describe(theirs)}   ratio {ratios[-1]:.2f}", flush=True)
+        print(f"{describe(ours)}   peer {describe(theirs)}   ratio {ratios[-1]:.2f}", flush=True)
     if ratios:
         print(f"ratio: min {min(ratios):.2f}, median {statistics.median(ratios):.2f}, max {max(ratios):.2f}")
         spent = in_a_process(args, "breakdown")

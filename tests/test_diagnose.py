@@ -135,6 +135,12 @@ def test_effects_come_after_their_causes(tmp_path, series, expected):
     assert names(write_run(tmp_path, series, {})) == expected
 
 
+def test_what_trpo_is_told_to_do_is_not_too_large(tmp_path):
+    large = HEALTHY | {"kl": HEALTHY["kl"] + 0.2}
+    assert names(write_run(tmp_path / "ppo", large, {})) == ["update_too_large"]
+    assert names(write_run(tmp_path / "trpo", large | {"tries": HEALTHY["kl"]}, {})) == []
+
+
 def test_samples_beyond_the_clip_show_too_large_updates(tmp_path):
     """Where many of them are, the KL need not be large."""
     assert names(write_run(tmp_path, HEALTHY | {"clip_frac": 0.6 * ONE}, {})) == ["update_too_large"]

@@ -155,7 +155,7 @@ def test_siblings_are_the_same_to_the_letter(module):
             SCRIPTS,
             {"learning_rate", "norm_adv", "env_id", "total_timesteps", "num_envs", "target_kl", "compile"},
         ),
-        (LANGUAGE, {"norm_adv"}),
+        (LANGUAGE, {"norm_adv", "clip_coef"}),
     ],
     ids=["games", "language"],
 )

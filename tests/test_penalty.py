@@ -25,6 +25,7 @@ def test_beta_can_always_come_back():
     for _ in range(1000):
         beta = ppo_penalty.adapt(beta, 1.0, 0.0)
     assert beta == 1e4
+    assert ppo_penalty.adapt(0.0, 1.0, 0.01) > 0
 
 
 def test_the_loss_penalises_the_divergence_from_the_old_policy():
@@ -86,6 +87,22 @@ def test_beta_follows_the_divergence_of_each_update(make_args, record):
         assert len(batch.obs) == 64 and target == 0.02
         assert kl == metrics["kl"].item() > 0
         assert weight == beta == ([1.0, *betas][i])
+
+
+def test_the_divergence_of_an_update_is_not_that_of_statistics(make_args, record, no_evaluation):
+    """Which normalise observations otherwise once they have seen the rollout; nothing is learned here."""
+    rules = record(ppo_penalty, "adapt")
+    ppo_penalty.train(make_args(ppo_penalty, learning_rate=0.0))
+    assert len(rules) == 4 and all(kl == pytest.approx(0, abs=1e-9) for (_, kl, _), _ in rules)
+
+
+def test_a_resumed_run_keeps_its_beta(make_args, no_evaluation, capsys):
+    args = make_args(ppo_penalty)
+    ppo_penalty.train(args)
+    args.resume, args.run_dir, args.beta = args.run_dir, "", 3.0
+    with pytest.raises(SystemExit):
+        ppo_penalty.train(args)
+    assert "--beta cannot change" in capsys.readouterr().err
 
 
 def test_beta_is_part_of_a_checkpoint(make_args):

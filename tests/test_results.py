@@ -15,9 +15,11 @@ import numpy as np
 import plot
 import pytest
 import results
+import run_sb3
 from PIL import Image
 
 import ppo_discrete
+from variants import trpo
 
 TABLE = results.read_table()
 TINY = """
@@ -241,7 +243,7 @@ def test_a_peer_is_one_more_script(tmp_path, script, flags):
 
 
 def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
-    """By hand: in A the ways have 0.5 and 1 of the way from 20 to 120, in B 1 and 0 of that from -10 to -5."""
+    """By hand: 0.5 and 1 of the way from 20 to 120 in A, 1 and 0 of that from -10 to -5 in B."""
     found = {
         "clip": {"A-v0": np.array([60.0, 80.0]), "B-v0": np.array([-4.0, -6.0])},
         "nothing": {"A-v0": np.array([110.0, 130.0]), "B-v0": np.array([-9.0, -11.0])},
@@ -256,6 +258,26 @@ def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
         "| nothing | **0.50** | 120.0 ± 14.1 | −10.0 ± 1.4 |",
         "| random | 0 | 20.0 ± 14.1 | −10.0 ± 0.0 |",
     ]
+
+
+def test_there_is_no_table_as_long_as_a_run_is_missing(tmp_path):
+    path = tmp_path / "limits.toml"
+    head = 'envs = ["A-v0"]\n'
+    path.write_text(head + "".join(f'[runs.{x}]\nscript = "x"\nseeds = "1-2"\ntitle = "{x}"\n' for x in "ab"))
+    for name, seeds in (("a_a", (1, 2)), ("b_a", (1,))):
+        rows = {seed: [[str(seed), "8", "1.5", "2.5"]] for seed in seeds}
+        results.write_csv(results.csv_path(name, path), results.Results("", {}, rows))
+    assert limits.read_finals(path) == {}
+    results.write_csv(results.csv_path("b_a", path), results.read_csv(results.csv_path("a_a", path)))
+    assert [*limits.read_finals(path)] == ["a", "b"]
+
+
+def test_the_same_trust_region_for_the_peer():
+    """Target and damping, which sb3-contrib divides by the number of an action's components: 3 here."""
+    flags = dict(env_id="Hopper-v5", target_kl=0.03, cg_damping=0.3, log_std_init=-1.0)
+    peer = run_sb3.make_peer("trpo", trpo.Args(**flags), 1)
+    assert (peer.target_kl, peer.cg_damping) == pytest.approx((0.01, 0.1))
+    assert peer.policy.log_std.tolist() == [-1.0] * 3
 
 
 def test_a_table_of_envs_has_each_run_in_each():

@@ -143,7 +143,7 @@ CLIPS = 100  # errors of the critic, in clips
 CLIPPED = 0.05  # explained variance of a critic with such errors
 SEEN = 0.04  # the same of any, in its best fifth of the run
 SEEN_ONCE = 0.2  # and in its best twentieth
-LEFT = 0.2  # share of the first entropy, or of that of two actions alike
+LEFT = 0.2  # share of the first entropy, or of that of two equally likely actions
 LOG_STD = -2.5  # of a continuous policy
 SHRUNK = 1.2  # by which that falls, with nothing learned
 GROWN = 0.2  # by which that rises
@@ -192,10 +192,10 @@ def not_finite(run: Run) -> Finding | None:
 def update_too_large(run: Run) -> Finding | None:
     """The updates are too large: the policy leaves the data that it learns from.
 
-    Cure: lower --learning-rate or --update-epochs, keep --clip-coef at 0.2, or set --target-kl 0.02.
+    Cure: lower --learning-rate or --update-epochs, keep --clip-coef at 0.2, --target-kl 0.02, a larger --beta.
     Source: Schulman et al. 2017, section 3; detail 12 of the 37.
     """
-    if not run.has("kl"):
+    if not run.has("kl") or run.has("tries"):  # TRPO's are as large as they were meant to be
         return None
     steps, kl = run.series["kl"]
     mean = smooth(np.nan_to_num(kl, nan=0.0, posinf=1e9))
@@ -380,7 +380,7 @@ def standstill(run: Run) -> Finding | None:
 def collapse(run: Run) -> Finding | None:
     """What was learned was lost again.
 
-    Cure: lower --learning-rate, --anneal-lr, --target-kl 0.02; save more often and take the best.
+    Cure: lower --learning-rate, --anneal-lr, a lower --target-kl; save more often and take the best.
     Source: Engstrom et al. 2020; Huang et al. 2022.
     """
     name = "score" if run.has("score") else "episode_return"

@@ -77,8 +77,8 @@ class Args:
     update_epochs: int = 2  # passes over a rollout
     num_minibatches: int = 2  # gradient steps in a pass
     norm_adv: bool = True  # divide by the standard deviation of the group (without: Dr. GRPO)
-    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
-    clip_coef_high: float = 0.28  # takes its place above 1 (inf: off)
+    clip_coef: float = 0.2  # ratios below 1 - this gain nothing (inf: off)
+    clip_coef_high: float = 0.28  # nor do those above 1 + this (inf: off)
     loss_norm: str = "token"  # mean over all tokens, or of each sequence first, or divide by a constant
     anneal_clip: bool = False  # clip_coef, linearly towards zero
     ent_coef: float = 0.0  # weight of the entropy bonus

@@ -74,7 +74,7 @@ class Args:
     norm_adv: bool = True  # normalise advantages, in each minibatch
     beta: float = 1.0  # weight of the penalty, at first
     adapt_beta: bool = True  # double or halve it after a rollout, so that the KL stays near its target
-    target_kl: float = 0.01  # of an update
+    target_kl: float = 0.01  # how far an update should move the policy
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
@@ -100,8 +100,8 @@ class Batch(NamedTuple):
 
     obs: Tensor
     actions: Tensor
-    means: Tensor  # of the distributions that the actions are from
-    stds: Tensor  # of these
+    means: Tensor  # of the normal distributions of the policy that acted
+    stds: Tensor  # standard deviations of the same
     logprobs: Tensor  # of the policy that acted
     advantages: Tensor
     returns: Tensor  # targets of the critic
@@ -125,8 +125,10 @@ def compute_gae(
 def adapt(beta: float, kl: float, target: float) -> float:
     """The penalty's next weight after an update that moved the policy by kl (arXiv 1707.06347, section 4)."""
     if kl < target / 1.5:
-        return max(beta / 2, 1e-4)  # at 0 it would stay for ever
-    return min(beta * 2, 1e4) if kl > target * 1.5 else beta
+        beta = beta / 2
+    elif kl > target * 1.5:
+        beta = beta * 2
+    return min(max(beta, 1e-4), 1e4)  # at 0 or infinity it would stay for ever
 
 
 def ppo_loss(
@@ -455,7 +457,7 @@ def check(args: Args) -> None:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
     if args.resume:
         saved = load(args.resume)["args"]
-        for name in ("env_id", "seed", "num_envs", "num_steps"):
+        for name in ("env_id", "seed", "num_envs", "num_steps", "beta"):
             if getattr(args, name) != getattr(saved, name):
                 refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
 
