@@ -192,7 +192,7 @@ def not_finite(run: Run) -> Finding | None:
 def update_too_large(run: Run) -> Finding | None:
     """The updates are too large: the policy leaves the data that it learns from.
 
-    Cure: lower --learning-rate or --update-epochs, keep --clip-coef at 0.2, --target-kl 0.02, a larger --beta.
+    Cure: lower --learning-rate or --update-epochs, keep --clip-coef 0.2, --target-kl 0.02, a larger --beta.
     Source: Schulman et al. 2017, section 3; detail 12 of the 37.
     """
     if not run.has("kl") or run.has("tries"):  # TRPO's are as large as they were meant to be
