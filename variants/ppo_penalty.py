@@ -388,7 +388,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
-        if args.adapt_beta:
+        if args.adapt_beta:  # by the KL of the whole rollout, after the last gradient step
             with torch.no_grad():
                 _, metrics = ppo_loss(*agent(batch.obs), batch, agent.beta, args)
             agent.beta.fill_(adapt(agent.beta.item(), metrics["kl"].item(), args.target_kl))
