@@ -94,9 +94,16 @@ def run_sb3(args: Args, folder: str) -> dict:
             self.steps.append(self.num_timesteps)
             self.seconds.append(time.perf_counter() - START)
 
-    clock = Clock()
+    updates, update = [], agent.train
+
+    def timed() -> None:
+        start = time.perf_counter()
+        update()
+        updates.append(time.perf_counter() - start)
+
+    agent.train, clock = timed, Clock()
     agent.learn(args.steps, callback=clock)
-    return measure(clock.steps, clock.seconds)
+    return measure(clock.steps, clock.seconds) | {"update": sum(updates[1:])}
 
 
 def run_breakdown(args: Args, folder: str) -> dict:

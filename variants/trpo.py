@@ -95,7 +95,7 @@ class Args:
 
 
 class Batch(NamedTuple):
-    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+    """What an update sees: a whole rollout, flattened to (B, ...)."""
 
     obs: Tensor
     actions: Tensor
@@ -257,10 +257,10 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     return {name: float(metric) for name, metric in metrics.items()}
 
 
-def backpropagate(agent: Agent, batch: Batch) -> Tensor:
+def backpropagate(agent: Agent, obs: Tensor, returns: Tensor) -> Tensor:
     """Add the gradient of the critic's loss to its own -> the loss. This is what --compile compiles."""
-    value = agent.critic(agent.normalize(batch.obs)).squeeze(-1)
-    value_loss = 0.5 * ((value - batch.returns) ** 2).mean()
+    value = agent.critic(agent.normalize(obs)).squeeze(-1)
+    value_loss = 0.5 * ((value - returns) ** 2).mean()
     value_loss.backward()
     return value_loss.detach()
 
@@ -411,9 +411,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         row, value_losses = improve(agent, batch, args), []
         for _ in range(args.critic_epochs):
             for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
-                minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                value_losses.append(backward(agent, minibatch))
+                value_losses.append(backward(agent, batch.obs[idx], batch.returns[idx]))
                 optimizer.step()
         agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
 
