@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import gymnasium as gym
 import language
 import learning_curves
 import limits
@@ -286,3 +287,16 @@ def test_a_table_of_envs_has_each_run_in_each():
     assert runs["limit_clip_hopper"]["env"] == "Hopper-v5"
     assert not set(runs) & set(TABLE["runs"])  # their CSV files are in one folder
     assert limits.PAGE.read_text() == limits.page(), "python benchmarks/limits.py"
+
+
+def test_rescaled_observations_have_a_variance_of_one():
+    """The corners of the env's own bounds are those of a uniform distribution of mean 0 and variance 1."""
+    envs = gym.make_vec("benchmarks.rescaled:RescaledMountainCar-v0", 1)
+    env = envs.envs[0]
+    low, high = env.unwrapped.low, env.unwrapped.high
+    means = [env.get_wrapper_attr("func")(x) for x in (low, high, (low + high) / 2)]
+    np.testing.assert_allclose(means, [[-(3**0.5)] * 2, [3**0.5] * 2, [0, 0]], atol=1e-6)
+    obs, _ = envs.reset(seed=1)
+    np.testing.assert_allclose(obs[0], (env.unwrapped.state - low) / (high - low) * 12**0.5 - 3**0.5, atol=1e-5)
+    ends = [envs.step(np.ones(1, int))[3][0] for _ in range(200)]
+    assert ends == [False] * 199 + [True]  # its time limit is the env's
