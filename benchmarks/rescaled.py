@@ -1,9 +1,8 @@
-"""MountainCar-v0 with observations that its bounds say are of size 1: those of the env itself are 0.07 and less
-where it moves, and a network sees next to nothing of them.
+"""MountainCar-v0 with observations of size 1; its velocity, never above 0.07, is next to nothing to a network.
 
     python ppo_discrete.py --env-id benchmarks.rescaled:RescaledMountainCar-v0
 
-The observations between its bounds, all equally likely, have a mean of 0 and a variance of 1.
+If all observations between the env's bounds were equally likely, they would have mean 0 and variance 1.
 """
 
 import gymnasium as gym

@@ -297,6 +297,8 @@ def test_rescaled_observations_have_a_variance_of_one():
     means = [env.get_wrapper_attr("func")(x) for x in (low, high, (low + high) / 2)]
     np.testing.assert_allclose(means, [[-(3**0.5)] * 2, [3**0.5] * 2, [0, 0]], atol=1e-6)
     obs, _ = envs.reset(seed=1)
-    np.testing.assert_allclose(obs[0], (env.unwrapped.state - low) / (high - low) * 12**0.5 - 3**0.5, atol=1e-5)
+    np.testing.assert_allclose(
+        obs[0], (env.unwrapped.state - low) / (high - low) * 12**0.5 - 3**0.5, atol=1e-5
+    )
     ends = [envs.step(np.ones(1, int))[3][0] for _ in range(200)]
     assert ends == [False] * 199 + [True]  # its time limit is the env's
