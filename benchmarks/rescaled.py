@@ -1,4 +1,4 @@
-"""MountainCar-v0 with observations of size 1; its velocity, never above 0.07, is next to nothing to a network.
+"""MountainCar-v0 with observations of size 1: its velocity, never above 0.07, is little for a network to see.
 
     python ppo_discrete.py --env-id benchmarks.rescaled:RescaledMountainCar-v0
 
