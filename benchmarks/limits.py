@@ -72,13 +72,17 @@ def print_cost(rollouts: int = 10) -> None:
 
     That of sb3-contrib's TRPO, with the hyper-parameters of ours, is without its advantages.
     """
-    scripts = ["ppo_continuous", "variants.ppo_penalty", "variants.trpo"]
-    for _ in range(3):
-        for script, only in [*((script, "breakdown") for script in scripts), (scripts[-1], "sb3")]:
-            args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1))
-            spent = speed.in_a_process(args, only)["update"]  # of all rollouts but the first
-            name = "sb3-contrib's TRPO" if only == "sb3" else script
-            print(f"{name}: {1000 * spent / rollouts:.0f} ms", flush=True)
+    ways = {
+        "clip": ("ppo_continuous", "", "breakdown"),
+        "penalty": ("variants.ppo_penalty", "", "breakdown"),
+        "TRPO": ("variants.trpo", "", "breakdown"),
+        "TRPO, --compile": ("variants.trpo", "--compile", "breakdown"),
+        "sb3-contrib's TRPO": ("variants.trpo", "", "sb3"),
+    }
+    for name, (script, flags, only) in [*ways.items()] * 3:
+        args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1), flags=flags)
+        spent = speed.in_a_process(args, only)["update"]  # of all rollouts but the first
+        print(f"{name}: {1000 * spent / rollouts:.0f} ms", flush=True)
 
 
 if __name__ == "__main__":
