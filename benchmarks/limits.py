@@ -70,7 +70,7 @@ def page() -> str:
 def print_cost(rollouts: int = 10) -> None:
     """Milliseconds of an update, critic included, of 2,048 steps of Hopper-v5, three times each.
 
-    That of sb3-contrib's TRPO, with the hyper-parameters of ours, is without its advantages.
+    That of sb3-contrib's TRPO, which has the hyper-parameters of ours, leaves out GAE.
     """
     ways = {
         "clip": ("ppo_continuous", "", "breakdown"),
