@@ -80,7 +80,7 @@ def read_table(path: Path = TABLE) -> dict[str, dict]:
                 f"{path}: run {name}, published",
                 published,
                 PUBLISHED_KEYS,
-                PUBLISHED_KEYS - {"spread", "seeds", "steps"},
+                PUBLISHED_KEYS - {"steps", "spread"},
             )
     for name, picture in table["pictures"].items():
         check_keys(f"{path}: picture {name}", picture, PICTURE_KEYS, {"alt"})
@@ -325,7 +325,7 @@ def details(name: str, run: dict, results: Results) -> str:
             number(other["value"]) + spread,
             other["statistic"],
         ]
-        cells += [other["env"], count(other.get("steps", steps)), str(other.get("seeds", "not said"))]
+        cells += [other["env"], count(other.get("steps", steps)), str(other["seeds"])]
         lines.append(f"| {' | '.join(cells)} |")
     for what, column in (("last 100 training episodes", 2), ("evaluation", 3)):
         values = results.finals(column)
