@@ -82,7 +82,7 @@ class Args:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
-    compile: bool = False  # the update, by torch.compile: faster, once it is done
+    compile: bool = False  # the critic's gradient, by torch.compile: faster, once it is done
     async_envs: bool = False  # a process for each env, for those that are slow to step
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
@@ -464,8 +464,8 @@ def refuse(mistake: str) -> NoReturn:
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
     highest = {"gamma": 1, "gae_lambda": 1, "backtrack_coef": 1, "threads": 1024, "seed": 2**32 - 1}
+    counts = ("num_", "total_", "cg_iters", "backtracks", "critic_", "threads")
     for name, value in vars(args).items():
-        counts = ("num_", "total_", "cg_iters", "backtracks", "critic_", "threads")
         low = 1 if name.startswith(counts) else 0  # counts start at 1
         low = -20 if name == "log_std_init" else low
         high = highest.get(name, 10**12)
