@@ -30,7 +30,7 @@ CSV = ROOT / "benchmarks/results/five_fixes.csv"
 PAGE = ROOT / "docs/five_fixes.md"
 RUNS = results.read_table()["runs"]
 RUNGS = [name for name in RUNS if name.startswith("ladder")]
-LANDER = [name for name in RUNS if name.startswith("lander")]  # the same rungs on another env
+POLE = [name for name in RUNS if name.startswith("pole")]  # the same rungs on another env
 ONE_STEP = [name for name in RUNGS if RUNS[name]["script"] == "reinforce_baseline.py"]
 REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
@@ -174,10 +174,10 @@ def returns(name: str) -> str:
     return f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f} | {each}"
 
 
-def lander() -> str:
+def pole() -> str:
     """A row for each rung on the other env: the return of every seed."""
     lines = ["| rung | return of the last 100 episodes, mean ± std | each seed |", "|---|---|---|"]
-    for name in LANDER:
+    for name in POLE:
         lines.append(f"| {results.title(RUNS[name]).partition(': ')[2]} | {returns(name)} |")
     return "\n".join(lines)
 
@@ -218,7 +218,7 @@ def fill(page: str) -> str:
     """The page with what was measured between its markers."""
 
     def generate(match: re.Match) -> str:
-        tables = {"ladder": ladder, "lander": lander}
+        tables = {"ladder": ladder, "pole": pole}
         new = tables[match[1]]() if match[1] in tables else command(match[1])
         return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
 

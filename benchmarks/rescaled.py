@@ -1,18 +1,26 @@
-"""MountainCar-v0 with observations of size 1: its velocity, never above 0.07, is little for a network to see.
+"""Envs of which one quantity is of size 1 here, for --env-id to take.
 
     python ppo_discrete.py --env-id benchmarks.rescaled:RescaledMountainCar-v0
+    python ppo_discrete.py --env-id benchmarks.rescaled:RescaledAcrobot-v0
 
-If all observations between the env's bounds were equally likely, they would have mean 0 and variance 1.
+MountainCar's velocity, never above 0.07, is little for a network to see; rescaled, observations have mean 0 and
+variance 1 if all between the env's bounds are equally likely. Acrobot's returns, down to -500, are far for a critic
+to go that takes one gradient step a rollout; rescaled, a step costs 0.01.
 """
 
 import gymnasium as gym
-from gymnasium.wrappers import RescaleObservation
+from gymnasium.wrappers import RescaleObservation, TransformReward
 
 BOUND = 3**0.5
 
 
-def make(**kwargs) -> gym.Env:
+def make_mountaincar(**kwargs) -> gym.Env:
     return RescaleObservation(gym.make("MountainCar-v0", **kwargs), -BOUND, BOUND)
 
 
-gym.register("RescaledMountainCar-v0", make)
+def make_acrobot(**kwargs) -> gym.Env:
+    return TransformReward(gym.make("Acrobot-v1", **kwargs), lambda reward: 0.01 * reward)
+
+
+gym.register("RescaledMountainCar-v0", make_mountaincar)
+gym.register("RescaledAcrobot-v0", make_acrobot)
