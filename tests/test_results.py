@@ -302,3 +302,13 @@ def test_rescaled_observations_have_a_variance_of_one():
     )
     ends = [envs.step(np.ones(1, int))[3][0] for _ in range(200)]
     assert ends == [False] * 199 + [True]  # its time limit is the env's
+
+
+def test_rescaled_rewards_are_a_hundredth():
+    """Nothing else differs from the env: the same seed and actions, the same observations and time limit."""
+    ours, env = gym.make("benchmarks.rescaled:RescaledAcrobot-v0"), gym.make("Acrobot-v1")
+    assert (ours.reset(seed=1)[0] == env.reset(seed=1)[0]).all()
+    for step in range(500):
+        (obs, reward, *ends), (same_obs, full_reward, *same_ends) = ours.step(step % 2), env.step(step % 2)
+        assert (obs == same_obs).all() and reward == 0.01 * full_reward and ends[:2] == same_ends[:2]
+    assert ends[:2] == [False, True]
