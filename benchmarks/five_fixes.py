@@ -30,12 +30,12 @@ CSV = ROOT / "benchmarks/results/five_fixes.csv"
 PAGE = ROOT / "docs/five_fixes.md"
 RUNS = results.read_table()["runs"]
 RUNGS = [name for name in RUNS if name.startswith("ladder")]
-POLE = [name for name in RUNS if name.startswith("pole")]  # the same rungs on another env
 ONE_STEP = [name for name in RUNGS if RUNS[name]["script"] == "reinforce_baseline.py"]
 REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
 LEARNED = 30_000  # steps that a policy has learned for when its noise is measured
 ROLLOUTS = 100  # of them the noise is estimated
+HEAD = "| rung | return of the last 100 episodes, mean ± std | of the whole run | each seed, at the end |"
 MEASURES = ["noise", "explained", "effective", "largest", "kl"]  # columns; empty if not measured
 
 
@@ -168,26 +168,27 @@ def spread(values: np.ndarray) -> str:
 
 
 def returns(name: str) -> str:
-    """Mean and standard deviation over seeds, and each seed, as two cells of a table."""
-    finals = np.sort(results.read_csv(results.csv_path(name)).finals(2))
-    each = ", ".join(f"{value:.0f}" for value in finals)
-    return f"**{finals.mean():.1f}** ± {finals.std(ddof=1):.1f} | {each}"
+    """Mean and standard deviation over seeds, at the end and of whole runs, and each seed, as three cells."""
+    found = results.read_csv(results.csv_path(name))
+    finals, whole = np.sort(found.finals(2)), np.nanmean(found.curves()[1], axis=1)
+    scale = np.abs(finals).max()
+    each = ", ".join(number(value, scale) for value in finals)
+    end, run = (f"{number(x.mean(), scale)}** ± {number(x.std(ddof=1), scale)}" for x in (finals, whole))
+    return f"**{end} | **{run} | {each}"
 
 
-def pole() -> str:
-    """A row for each rung on the other env: the return of every seed."""
-    lines = ["| rung | return of the last 100 episodes, mean ± std | each seed |", "|---|---|---|"]
-    for name in POLE:
-        lines.append(f"| {results.title(RUNS[name]).partition(': ')[2]} | {returns(name)} |")
+def short(group: str) -> str:
+    """A row for each run whose name begins like that: the return of every seed."""
+    lines = [HEAD, "|---|---|---|---|"]
+    for name in RUNS:
+        if name.startswith(f"{group}_"):
+            lines.append(f"| {results.title(RUNS[name]).removeprefix('CartPole-v1: ')} | {returns(name)} |")
     return "\n".join(lines)
 
 
 def ladder() -> str:
     """A row for each rung: its command, return of every seed, and the quantity that its fix is for."""
-    lines = [
-        "| rung | return of the last 100 episodes, mean ± std | each seed | what it is for |",
-        "|---|---|---|---|",
-    ]
+    lines = [f"{HEAD} what it is for |", "|---|---|---|---|---|"]
     for name in RUNGS:
         if name in ONE_STEP:
             for_what = f"noise of the gradient {spread(series('noise', name)[1][:, 0])}"
@@ -218,8 +219,10 @@ def fill(page: str) -> str:
     """The page with what was measured between its markers."""
 
     def generate(match: re.Match) -> str:
-        tables = {"ladder": ladder, "pole": pole}
-        new = tables[match[1]]() if match[1] in tables else command(match[1])
+        if match[1] == "ladder":
+            new = ladder()
+        else:
+            new = command(match[1]) if match[1] in RUNS else short(match[1])
         return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
 
     return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end -->", generate, page, flags=re.S)
@@ -243,7 +246,7 @@ def draw_measured(theme: dict):
         left.plot([place - 0.3, place + 0.3], [np.median(values)] * 2, color=theme["ours"], linewidth=2)
     plot.style(left, theme, "y")
     left.set_yscale("log")
-    left.set_yticks([3, 10, 30], ["3", "10", "30"])
+    left.set_yticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
     names = [results.title(RUNS[name]) for name in ONE_STEP]
     left.set_xticks(range(len(ONE_STEP)), names)
     for axes, what in ((middle, "effective"), (right, "largest")):
