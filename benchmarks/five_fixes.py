@@ -86,7 +86,7 @@ def noise(seed: int) -> list[list]:
             agent.zero_grad()
             module.backpropagate(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
             gradients[name].append(torch.cat([x.grad.flatten() for x in agent.actor.parameters()]))
-    explained = np.mean([row["explained_variance"] for row in log])
+    explained = np.median([row["explained_variance"] for row in log])  # the first ones may be far below 0
     rows = []
     for name, found in gradients.items():
         found = torch.stack(found).double()
@@ -199,7 +199,7 @@ def ladder() -> str:
             _, largest = series("largest", name)
             _, kl = series("kl", name)
             steps, explained = series("explained", name)
-            explained = explained[:, steps <= LEARNED].mean(1)
+            explained = np.median(explained[:, steps <= LEARNED], 1)
             for_what = (
                 f"effective samples, in the worst rollout {spread(100 * share.min(1))} %;"
                 f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))};"
