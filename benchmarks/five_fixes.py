@@ -219,10 +219,8 @@ def fill(page: str) -> str:
     """The page with what was measured between its markers."""
 
     def generate(match: re.Match) -> str:
-        if match[1] == "ladder":
-            new = ladder()
-        else:
-            new = command(match[1]) if match[1] in RUNS else short(match[1])
+        of_run = command if match[1] in RUNS else short
+        new = ladder() if match[1] == "ladder" else of_run(match[1])
         return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
 
     return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end -->", generate, page, flags=re.S)

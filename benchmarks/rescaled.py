@@ -3,9 +3,9 @@
     python ppo_discrete.py --env-id benchmarks.rescaled:RescaledMountainCar-v0
     python ppo_discrete.py --env-id benchmarks.rescaled:RescaledAcrobot-v0
 
-MountainCar's velocity, never above 0.07, is little for a network to see; rescaled, observations have mean 0 and
-variance 1 if all between the env's bounds are equally likely. Acrobot's returns, down to -500, are far for a critic
-to go that takes one gradient step a rollout; rescaled, a step costs 0.01.
+MountainCar's velocity, never above 0.07, is little for a network to see; rescaled, observations have mean 0
+and variance 1 if all between the env's bounds are equally likely. Acrobot's returns, down to -500, are far
+for a critic to go that takes one gradient step a rollout; rescaled, a step costs 0.01.
 """
 
 import gymnasium as gym
