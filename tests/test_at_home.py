@@ -91,9 +91,9 @@ def test_the_code_of_the_documents_runs(tmp_path, monkeypatch, make_args):
     exec(code.replace("20_000", "512"), names)
     assert names["envs"].single_action_space.contains(names["action"].numpy()[0])
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.S)
-    ppo_continuous.train(make_args(ppo_continuous, iterations=1, run_dir="runs/other"))
+    ppo_continuous.train(make_args(ppo_continuous, iterations=1, run_dir="runs/cheetah"))
     names = {"ppo_continuous": ppo_continuous, "torch": torch, "obs": np.zeros(3)}
-    exec(code.replace("runs/mine", "runs/other"), names)
+    exec(code, names)
     assert names["action"].shape == (1,)
 
 

@@ -63,7 +63,7 @@ def test_the_clip_in_six_cells():
     names = ["obs", "actions", "logprobs", "advantages", "returns", "values"]
     args = ppo_discrete.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.0)
     for row, advantage in zip(cells, (1.5, -1.5), strict=True):
-        row[1] = row[0] if advantage > 0 else row[2]  # "the same" as outside, where nothing is clipped
+        row[1] = row[{"as on the left": 0, "as on the right": 2}[row[1].strip()]]
         for cell, ratio in zip(row, (0.5, 1.1, 1.7), strict=True):
             logits = torch.tensor([[0.3, -0.4]], dtype=torch.float64, requires_grad=True)
             dist = Independent(Categorical(logits=logits), 0)
