@@ -154,6 +154,13 @@ def test_no_evaluation_and_no_checkpoint_but_the_last(script, make_args, record)
     assert not played and "eval_return" not in log[-1]
 
 
+def test_a_run_without_evaluation_can_be_evaluated(script, make_args, capsys):
+    args = make_args(script, iterations=1, eval_episodes=0)
+    script.train(args)
+    script.evaluate_run(replace(args, run_dir="", evaluate=args.run_dir))
+    assert " in 10 episodes of evaluation; see " in capsys.readouterr().out
+
+
 # ---- checkpoints
 
 
@@ -242,6 +249,14 @@ def test_a_film_that_fails_costs_a_line(make_args, monkeypatch, capsys):
     assert capsys.readouterr().err == "no video: RuntimeError: no display\n"
 
 
+def test_an_env_that_cannot_be_filmed_costs_a_line(vector, make_args, capsys):
+    """Its constructor knows nothing of render_mode."""
+    _, log = vector.train(make_args(vector, env_id=toy(vector, "Terminates"), capture_video=True))
+    assert log[-1]["eval_return"] == 6
+    out, err = capsys.readouterr()
+    assert "mean return 6.0" in out and "render_mode" in err and err.endswith("no video: SystemExit: 2\n")
+
+
 def test_flags_and_lengths_are_in_tensorboard(script, make_args):
     args = make_args(script, env_id=toy(script, "Terminates"), gamma=0.5)
     _, log = script.train(args)
@@ -257,6 +272,14 @@ def test_episodes_that_do_not_fit_are_told_of(make_args, capsys):
     assert message in capsys.readouterr().out
     ppo_discrete.train(make_args(ppo_discrete, env_id="toy/TimesOut-v0"))
     assert "will not be counted" not in capsys.readouterr().out
+
+
+def test_games_that_do_not_fit_are_told_of(atari, make_args, no_evaluation, capsys):
+    """Their limit is one of frames, of which a step has four."""
+    for frames, told in ((16, False), (20, True)):
+        limit = json.dumps({"max_num_frames_per_episode": frames})
+        atari.train(make_args(atari, env_id="Pong", iterations=1, env_kwargs=limit))
+        assert ("episodes of over 4 steps will not be counted" in capsys.readouterr().out) is told
 
 
 # ---- the screen

@@ -563,6 +563,15 @@ def test_what_cannot_change_when_resumed(script, make_args, command_line, no_eva
         assert f"{name} cannot change: {args.run_dir} has {value}" in err
 
 
+def test_deviations_cannot_change_when_resumed(continuous, make_args, command_line, no_evaluation):
+    """They are learned: only a fresh run begins with those of the flag."""
+    args = make_args(continuous, log_std_init=-1.0)
+    continuous.train(args)
+    code, out, err = command_line(continuous, "--resume", args.run_dir, "--log-std-init", -2)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"--log-std-init cannot change: {args.run_dir} has -1.0" in err
+
+
 def test_another_network_is_refused(atari, make_args, command_line, no_evaluation):
     args = make_args(atari, env_id="Pong", iterations=1)
     atari.train(args)

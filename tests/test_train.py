@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -337,6 +338,21 @@ def test_same_seed_same_weights(script, make_args, no_evaluation):
     assert not same_weights(agents[0], agents[2])
 
 
+def test_envs_are_made_from_the_seed(script, make_args, monkeypatch):
+    """Some draw numbers when they are made, not only when they are reset: for training and for evaluation."""
+    drawn, make_envs = [], script.make_envs
+
+    def watched(*args):
+        drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
+        return make_envs(*args)
+
+    monkeypatch.setattr(script, "make_envs", watched)
+    for seed in (1, 1, 2):
+        script.train(make_args(script, env_id=toy(script, "Terminates"), seed=seed, iterations=1))
+    assert len(drawn) == 6 and drawn[:2] == drawn[2:4]
+    assert len({number for numbers in drawn[2:] for number in numbers}) == 12
+
+
 def test_envs_of_neighbouring_seeds_differ(vector, make_args, rollouts_of, no_evaluation):
     """And so do the envs of one run. (Games have only 31 ways to start.)"""
     args = [make_args(vector, seed=seed, iterations=1) for seed in range(4)]
@@ -346,8 +362,6 @@ def test_envs_of_neighbouring_seeds_differ(vector, make_args, rollouts_of, no_ev
 
 def test_seeds_of_everything(script):
     """Each kind of random numbers is seeded, by seed and purpose; seeds for envs are all different."""
-    import random
-
     keys = [
         (1, "cut 0"),
         (1, "cut 0"),

@@ -117,7 +117,7 @@ def compute_gae(
     rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
     """
     discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
     for t in reversed(range(len(rewards) - 1)):
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
@@ -205,8 +205,8 @@ class Lives(gym.vector.VectorWrapper):
 
     def __init__(self, envs: gym.vector.VectorEnv):
         super().__init__(envs)
-        meanings = envs.unwrapped.ale.get_action_set()
-        self.fire = meanings.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in meanings else None
+        actions = envs.unwrapped.ale.get_action_set()
+        self.fire = actions.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in actions else None
 
     def reset(self, *, seed: list[int], options: dict | None = None) -> tuple[np.ndarray, dict]:
         obs, infos = self.env.reset(seed=np.array(seed) // 2, options=options)  # which must fit 31 bits
@@ -243,7 +243,7 @@ def make_envs(args: Args, num_envs: int, colour: bool = False) -> gym.vector.Vec
             full_action_space=args.full_action_space,
             **json.loads(args.env_kwargs),
             use_fire_reset=False,  # Lives does it
-            reward_clipping=False,  # train() does it, when the score is counted
+            reward_clipping=False,  # train() does it, for the learner alone
         )
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
@@ -263,8 +263,8 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
     """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes)
-    seeds = seed_everything(args.seed, "evaluation", envs.num_envs)
     obs, _ = envs.reset(seed=seeds)
     if video_dir:  # these envs cannot render, so that the same games are played on screens in colour, too
         screens = make_envs(args, envs.num_envs, colour=True)
@@ -301,16 +301,14 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)
     torch.set_num_threads(args.threads)
-    envs = make_envs(args, N)
     seed_everything(args.seed, "weights")
+    envs = make_envs(args, N)
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    backward = backpropagate
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-        backward = torch.compile(backpropagate)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # of episodes, returns and lengths
+    torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
+    backward = torch.compile(backpropagate, disable=not args.compile)
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of each
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -318,7 +316,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if first_iteration >= num_iterations:
             print(f"{args.resume} is finished; with more --total-timesteps it goes on")
             return agent, log
-    run_dir, lock = make_run_dir(args)
+    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
     steps = first_iteration * B
     writer = SummaryWriter(run_dir, purge_step=steps + 1)
     writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
@@ -328,7 +326,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
-    if envs.spec and (envs.spec.max_episode_steps or 0) > save_every * T:
+    if envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
         print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
 
     # storage
@@ -522,7 +520,7 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
-        except Exception as error:  # no display, no MUJOCO_GL: a pity, but what was earned is printed
+        except (Exception, SystemExit) as error:  # no display, no MUJOCO_GL, no render_mode: a pity
             print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
     return mean
 
@@ -533,7 +531,7 @@ def evaluate_run(args: Args) -> None:
     torch.set_num_threads(args.threads)
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
     load(args.evaluate, agent=agent)
-    report(agent, args, Path(args.evaluate))
+    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(args.evaluate))
 
 
 def main() -> None:

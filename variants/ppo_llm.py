@@ -121,7 +121,7 @@ def compute_gae(
     rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
     """
     discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
     for t in reversed(range(len(rewards) - 1)):
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
@@ -220,7 +220,7 @@ class Agent(nn.Module):
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
         logits = logits.float() / self.temperature
-        gumbel = -torch.empty_like(logits).exponential_().log()  # makes the largest sum a sample of softmax
+        gumbel = -torch.empty_like(logits).exponential_().log()  # argmax(logits + gumbel) samples softmax
         return (logits if greedy else logits + gumbel).argmax(-1)
 
 
@@ -408,7 +408,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if first_iteration >= num_iterations:
             print(f"{args.resume} is finished; with more --total-episodes it goes on")
             return agent, log
-    run_dir, lock = make_run_dir(args)
+    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
     steps = first_iteration * N
     writer = SummaryWriter(run_dir, purge_step=steps + 1)
     writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)

@@ -113,7 +113,7 @@ def compute_gae(
     rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
     """
     discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
     for t in reversed(range(len(rewards) - 1)):
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
@@ -183,9 +183,9 @@ class Agent(nn.Module):
         return Independent(dist, self.valid.dim() - 1), self.critic(obs).squeeze(-1)  # [D37]
 
     def act(self, obs: Tensor, masks: Tensor, greedy: bool = False) -> Tensor:
-        """Actions sampled from the distribution, or the most probable ones, without making it."""
+        """Sampled actions, or the most probable ones; faster than by way of a Distribution."""
         logits = self.logits(obs, masks)
-        gumbel = -torch.empty_like(logits).exponential_().log()  # makes the largest sum a sample of softmax
+        gumbel = -torch.empty_like(logits).exponential_().log()  # argmax(logits + gumbel) samples softmax
         return (logits if greedy else logits + gumbel).argmax(-1)
 
 
@@ -248,8 +248,9 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
     """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
-    obs, infos = envs.reset(seed=seed_everything(args.seed, "evaluation", envs.num_envs))
+    obs, infos = envs.reset(seed=seeds)
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
     bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
     while running.any():
@@ -275,16 +276,14 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)
     torch.set_num_threads(args.threads)
-    envs = make_envs(args, N)
     seed_everything(args.seed, "weights")
+    envs = make_envs(args, N)
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    backward = backpropagate
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-        backward = torch.compile(backpropagate)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # of episodes, returns and lengths
+    torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
+    backward = torch.compile(backpropagate, disable=not args.compile)
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of each
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -292,7 +291,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if first_iteration >= num_iterations:
             print(f"{args.resume} is finished; with more --total-timesteps it goes on")
             return agent, log
-    run_dir, lock = make_run_dir(args)
+    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
     steps = first_iteration * B
     writer = SummaryWriter(run_dir, purge_step=steps + 1)
     writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
@@ -494,7 +493,7 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
-        except Exception as error:  # no display, no MUJOCO_GL: a pity, but what was earned is printed
+        except (Exception, SystemExit) as error:  # no display, no MUJOCO_GL, no render_mode: a pity
             print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
     return mean
 
@@ -505,7 +504,7 @@ def evaluate_run(args: Args) -> None:
     torch.set_num_threads(args.threads)
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
     load(args.evaluate, agent=agent)
-    report(agent, args, Path(args.evaluate))
+    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(args.evaluate))
 
 
 def main() -> None:

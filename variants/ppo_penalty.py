@@ -116,7 +116,7 @@ def compute_gae(
     rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
     """
     discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # of one step
+    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
     for t in reversed(range(len(rewards) - 1)):
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
@@ -221,7 +221,7 @@ class Agent(nn.Module):
         return Independent(dist, len(self.action_shape)), value  # [D25]
 
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
-        """Actions sampled from the distribution, or the most probable ones, without making it."""
+        """Sampled actions, or the most probable ones; faster than by way of a Distribution."""
         mean = self.mean(obs)
         return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
 
@@ -267,8 +267,9 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
     """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
-    obs, _ = envs.reset(seed=seed_everything(args.seed, "evaluation", envs.num_envs))
+    obs, _ = envs.reset(seed=seeds)
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
     bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
     while running.any():
@@ -294,18 +295,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)
     torch.set_num_threads(args.threads)
-    envs = make_envs(args, N)
     seed_everything(args.seed, "weights")
+    envs = make_envs(args, N)
     agent = Agent(envs).to(device)
     nn.init.constant_(agent.log_std, args.log_std_init)  # [E4]
     nn.init.constant_(agent.beta, args.beta)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    backward = backpropagate
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-        backward = torch.compile(backpropagate)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # of episodes, returns and lengths
+    torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
+    backward = torch.compile(backpropagate, disable=not args.compile)
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of each
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -313,7 +312,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if first_iteration >= num_iterations:
             print(f"{args.resume} is finished; with more --total-timesteps it goes on")
             return agent, log
-    run_dir, lock = make_run_dir(args)
+    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
     steps = first_iteration * B
     writer = SummaryWriter(run_dir, purge_step=steps + 1)
     writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
@@ -357,7 +356,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 done, timeout = terminated | truncated, truncated & ~terminated
                 rewards[t], dones[t] = reward, done
-                discounted_return[:] = args.gamma * discounted_return + reward
+                discounted_return[:] = args.gamma * discounted_return + reward  # looks back, not ahead
                 discounted_returns[t] = discounted_return
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
@@ -442,7 +441,7 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
-    highest = dict.fromkeys(("vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
+    highest = dict.fromkeys(("vf_clip_coef", "max_grad_norm"), math.inf)
     highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
         low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
@@ -457,7 +456,7 @@ def check(args: Args) -> None:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
     if args.resume:
         saved = load(args.resume)["args"]
-        for name in ("env_id", "seed", "num_envs", "num_steps", "beta"):
+        for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init", "beta"):
             if getattr(args, name) != getattr(saved, name):
                 refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
 
@@ -523,7 +522,7 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
-        except Exception as error:  # no display, no MUJOCO_GL: a pity, but what was earned is printed
+        except (Exception, SystemExit) as error:  # no display, no MUJOCO_GL, no render_mode: a pity
             print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
     return mean
 
@@ -534,7 +533,7 @@ def evaluate_run(args: Args) -> None:
     torch.set_num_threads(args.threads)
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
     load(args.evaluate, agent=agent)
-    report(agent, args, Path(args.evaluate))
+    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(args.evaluate))
 
 
 def main() -> None:
