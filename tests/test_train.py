@@ -347,8 +347,8 @@ def test_envs_are_made_from_the_seed(script, make_args, monkeypatch):
         return make_envs(*args)
 
     monkeypatch.setattr(script, "make_envs", watched)
-    for seed in (1, 1, 2):
-        script.train(make_args(script, env_id=toy(script, "Terminates"), seed=seed, iterations=1))
+    for seed, iterations in ((1, 1), (1, 2), (2, 1)):
+        script.train(make_args(script, iterations, env_id=toy(script, "Terminates"), seed=seed))
     assert len(drawn) == 6 and drawn[:2] == drawn[2:4]
     assert len({number for numbers in drawn[2:] for number in numbers}) == 12
 
