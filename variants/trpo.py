@@ -132,13 +132,9 @@ def flat_gradient(output: Tensor, parameters: list[Tensor], create_graph: bool =
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def fisher_vector_product(
-    kl_gradient: Tensor, parameters: list[Tensor], damping: float, vector: Tensor
-) -> Tensor:
-    """(F + damping) vector. The Fisher matrix F is the Hessian of the KL, which is never built: F v is the
-    gradient of (gradient of the KL) v.
-    """
-    return flat_gradient(kl_gradient @ vector, parameters) + damping * vector
+def fisher_vector_product(kl_gradient: Tensor, parameters: list[Tensor], damping: float, v: Tensor) -> Tensor:
+    """(F + damping) v. F, the KL's Hessian, is never built: F v is the gradient of (gradient of the KL) v."""
+    return flat_gradient(kl_gradient @ v, parameters) + damping * v
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Tensor:
