@@ -24,7 +24,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache
 from pathlib import Path
 
 from results import (
@@ -47,7 +46,6 @@ POINTS = 100  # of a curve, in the CSV file
 children = set()  # processes to end if this one is
 
 
-@cache
 def made(script: str) -> str:
     """Commit, versions and hardware: what a result may depend on besides its command."""
     packages = (
@@ -56,8 +54,9 @@ def made(script: str) -> str:
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
-    changes = subprocess.run([*git, "status", "--porcelain", "--", script], capture_output=True).stdout
-    commit = f"commit {commit.strip() or 'unknown'}{' with changes to the script' if changes else ''}"
+    status = [*git, "status", "--porcelain", "-uno", "--", "*.py", ":!tests"]
+    changes = subprocess.run(status, capture_output=True).stdout
+    commit = f"commit {commit.strip() or 'unknown'}{' with changes' if changes else ''}"
     cpuinfo = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
     hardware = f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
@@ -112,7 +111,7 @@ def call(line: list[str], log) -> None:
 
 def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], str]:
     """Train with one seed, or go on with it -> its rows of the CSV file, and what it was made with."""
-    run_dir, script = folder / str(seed), ROOT / line[0]
+    run_dir = folder / str(seed)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{seed}.log").open("a+") as log:
         fcntl.flock(
@@ -120,7 +119,8 @@ def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], st
         )  # a run that an earlier, killed call has left behind comes to its end first
         log.seek(0)
         text = log.read()
-        head = {"line": line, "script": hashlib.sha256(script.read_bytes()).hexdigest()}
+        scripts = b"".join((ROOT / word).read_bytes() for word in line[:2] if word.endswith(".py"))
+        head = {"line": line, "script": hashlib.sha256(scripts).hexdigest()}
         try:
             begun = json.loads(text.partition("\n")[0])
         except json.JSONDecodeError:
@@ -166,7 +166,9 @@ def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tu
     for name in names:
         run = find(table["runs"], name, "run")
         how, there = " ".join(command(run)), read_csv(csv_path(name, path))
-        if there.rows and there.command != how:
+        wanted = seeds or parse_seeds(run["seeds"])
+        missing = [seed for seed in wanted if seed not in there.rows]
+        if there.rows and there.command != how and (there.command or missing):
             other = (
                 f"made with {there.command}, not {how}" if there.command else "does not say how it was made"
             )
@@ -176,8 +178,6 @@ def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tu
         for script in {command(run)[0], run.get("like", command(run)[0])}:
             if not (ROOT / script).exists():
                 refuse(f"{path}: run {name}: there is no {script}")
-        wanted = seeds or parse_seeds(run["seeds"])
-        missing = [seed for seed in wanted if seed not in there.rows]
         jobs += [(name, seed) for seed in missing]
         if len(missing) < len(wanted):
             print(f"{name}: seeds {format_seeds(set(wanted) - set(missing))} are there", flush=True)

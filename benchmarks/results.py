@@ -231,11 +231,11 @@ def number(value: float, scale: float = 0) -> str:
 
 
 def count(steps: float) -> str:
-    """500000 -> 500k, 1500000 -> 1.5M; a last rollout that does not fit is no reason for 999k."""
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if steps >= 0.99 * size:
-            return f"{float(f'{steps / size:.2g}' if steps < 100 * size else round(steps / size)):g}{unit}"
-    return f"{steps:g}"
+    """500000 -> 500k, 1500000 -> 1.5M; a last rollout that does not fit is no reason for 99k."""
+    nearest = float(f"{steps:.1g}")
+    steps = nearest if abs(steps - nearest) < 0.01 * nearest else steps
+    size, unit = (1e6, "M") if steps >= 1e6 else (1e3, "k") if steps >= 1e3 else (1, "")
+    return f"{steps / size:.3g}{unit}"
 
 
 def script_name(run: dict) -> str:
@@ -297,7 +297,7 @@ def details(name: str, run: dict, results: Results) -> str:
     lines = [
         f"{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps, {number_of_seeds}"
         f" ({format_seeds(seeds)}). {run.get('note', '')}".rstrip(),
-        f"\n```bash\npython benchmarks/learning_curves.py {name}\n```\n",
+        f"\n```bash\npython benchmarks/learning_curves.py {name}\n```\n" if results.command else "",
         "| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
     ]
     episodes = re.search(r"--eval-episodes (\d+)$", results.command)

@@ -10,6 +10,7 @@ the evaluation, so that benchmarks/learning_curves.py takes it for one more scri
 
 import importlib
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -39,13 +40,14 @@ def make_trpo(args, envs, seed: int):
     from sb3_contrib import TRPO
 
     components = envs.action_space.shape[0]
+    share = 1 / (args.total_timesteps // (args.num_envs * args.num_steps))  # which they count as done
     return TRPO(
         "MlpPolicy",
         envs,
         n_steps=args.num_steps,
         batch_size=args.num_envs * args.num_steps // args.num_minibatches,
         n_critic_updates=args.critic_epochs,
-        learning_rate=lambda remaining: args.learning_rate * (remaining if args.anneal_lr else 1),
+        learning_rate=lambda remaining: args.learning_rate * (remaining + share if args.anneal_lr else 1),
         gamma=args.gamma,
         gae_lambda=args.gae_lambda,
         target_kl=args.target_kl / components,
@@ -64,19 +66,24 @@ def make_peer(script: str, args, seed: int):
     """stable-baselines3's PPO for the Args of a script; sb3-contrib's TRPO for those of variants/trpo.py."""
     from stable_baselines3 import PPO
 
+    if script != "trpo" and math.isfinite(args.target_kl):
+        raise SystemExit("run_sb3.py: --target-kl is not the same thing in stable-baselines3")
+    if script == "ppo_atari" and not args.env_id.endswith("NoFrameskip-v4"):
+        raise SystemExit("run_sb3.py: the same games are those whose --env-id ends in NoFrameskip-v4")
     envs = make_peer_envs(script, args, args.num_envs, seed)
     if script == "trpo":
         return make_trpo(args, envs, seed)
+    share = 1 / (args.total_timesteps // (args.num_envs * args.num_steps))  # which they count as done
     return PPO(
         "CnnPolicy" if script == "ppo_atari" else "MlpPolicy",
         envs,
         n_steps=args.num_steps,
         batch_size=args.num_envs * args.num_steps // args.num_minibatches,
         n_epochs=args.update_epochs,
-        learning_rate=lambda remaining: args.learning_rate * (remaining if args.anneal_lr else 1),
+        learning_rate=lambda remaining: args.learning_rate * (remaining + share if args.anneal_lr else 1),
         gamma=args.gamma,
         gae_lambda=args.gae_lambda,
-        clip_range=lambda remaining: args.clip_coef * (remaining if args.anneal_clip else 1),
+        clip_range=lambda remaining: args.clip_coef * (remaining + share if args.anneal_clip else 1),
         clip_range_vf=args.vf_clip_coef,
         normalize_advantage=args.norm_adv,
         ent_coef=args.ent_coef,

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import gymnasium as gym
 import language
@@ -19,6 +21,7 @@ import results
 import run_sb3
 from PIL import Image
 
+import ppo_atari
 import ppo_discrete
 from variants import trpo
 
@@ -114,7 +117,8 @@ def test_iqm_leaves_out_a_quarter_on_either_side():
 def test_numbers_as_they_are_printed():
     assert [results.number(x) for x in (2136.4, -83.24, 0.984, 497.5)] == ["2136", "−83.2", "0.98", "497.5"]
     assert results.number(-2.27, scale=80) == "−2.3"
-    assert [results.count(x) for x in (499_712, 999_424, 199_936, 10e6)] == ["500k", "1M", "200k", "10M"]
+    assert [results.count(x) for x in (499_712, 999_424, 99_328, 10e6)] == ["500k", "1M", "100k", "10M"]
+    assert [results.count(x) for x in (1_500_000, 299_008, 500, 12_345)] == ["1.5M", "300k", "500", "12.3k"]
     assert results.parse_seeds("1-3,7, 9-9") == [1, 2, 3, 7, 9]
     assert results.format_seeds([7, 1, 2, 3]) == "1-3, 7"
 
@@ -279,6 +283,27 @@ def test_the_same_trust_region_for_the_peer():
     peer = run_sb3.make_peer("trpo", trpo.Args(**flags), 1)
     assert (peer.target_kl, peer.cg_damping) == pytest.approx((0.01, 0.1))
     assert peer.policy.log_std.tolist() == [-1.0] * 3
+
+
+def test_the_same_learning_rate_for_the_peer():
+    """It has counted a rollout as done when it learns from it; ours has not."""
+    args = ppo_discrete.Args(total_timesteps=5500, num_envs=4, num_steps=128, target_kl=math.inf)
+    peer = run_sb3.make_peer("ppo_discrete", args, 1)
+    rates = [peer.lr_schedule(1 - iteration / 10) for iteration in range(1, 11)]
+    np.testing.assert_allclose(rates, [args.learning_rate * (1 - i / 10) for i in range(10)])
+    with pytest.raises(SystemExit, match="target-kl"):
+        run_sb3.make_peer("ppo_discrete", replace(args, target_kl=0.01), 1)
+    with pytest.raises(SystemExit, match="NoFrameskip"):
+        run_sb3.make_peer("ppo_atari", ppo_atari.Args(), 1)
+
+
+def test_what_is_complete_needs_no_command(tmp_path):
+    """Results from before files said how they were made are no obstacle, unless a seed is to be added."""
+    results.write_csv(tmp_path / "results/done.csv", results.Results("", {}, {1: [["1", "2", "3", "4"]]}))
+    table = {"runs": {"done": {"script": "ppo_discrete.py", "env": "A-v0", "seeds": "1"}}}
+    assert learning_curves.plan(table, ["done"], [], tmp_path / "runs.toml") == []
+    with pytest.raises(SystemExit):
+        learning_curves.plan(table, ["done"], [1, 2], tmp_path / "runs.toml")
 
 
 def test_a_table_of_envs_has_each_run_in_each():
