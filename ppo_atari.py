@@ -311,7 +311,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
-    if envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
+    if envs.spec and envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
         print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
 
     # storage

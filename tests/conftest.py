@@ -150,9 +150,7 @@ def with_toys(script):
         if not args.env_id.startswith("toy/"):
             return original(args, num_envs, colour)
         makers = [lambda: Screen(gym.make(args.env_id), frames)] * num_envs
-        envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-        envs.spec = gym.spec(args.env_id)
-        return envs
+        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
     return make_envs
 

@@ -335,13 +335,13 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("noise", 'np.stack(infos["final_obs"][timeout])', 'infos["final_obs"][~timeout][0]',
      "test_atari::test_rows_that_did_not_end_are_noise", GAMES),
     # ---- several processes
-    ("X2", "average(*(parameter.grad for parameter in parameters))", "pass"),
-    ("X2", "average(*(parameter.grad for parameter in parameters))  # [X2]\n"
+    ("X2", "average(metrics[\"kl\"], *(parameter.grad for parameter in parameters))", "pass"),
+    ("X2", "average(metrics[\"kl\"], *(parameter.grad for parameter in parameters))  # [X2]\n"
      '                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)',
      'metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)\n'
-     "                average(*(parameter.grad for parameter in parameters))"),
+     "                average(metrics[\"kl\"], *(parameter.grad for parameter in parameters))"),
     ("X2", "tensor /= WORLD_SIZE", "pass"),
-    ("torchrun", 'average(metrics["kl"])', "pass", "test_distributed::test_target_kl"),
+    ("torchrun", 'average(metrics["kl"], *', "average(*", "test_distributed::test_target_kl"),
     ("torchrun", ' of {RANK}", N', '", N', "test_distributed::test_two_processes_end_with_the_same_weights"),
     ("torchrun", '"weights")', 'f"weights {RANK}")', "test_distributed::test_two_processes_end_with",
      DISTRIBUTED),
@@ -352,8 +352,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("torchrun", "args.total_timesteps < B * WORLD_SIZE", "args.total_timesteps < B",
      "test_distributed::test_as_many_steps_as_all_processes_take"),
     # ---- a memory
-    ("D32", "nn.init.orthogonal_ if", "nn.init.xavier_normal_ if"),
-    ("D32", '(nn.init.orthogonal_ if "weight" in name else nn.init.zeros_)(parameter)', "pass"),
+    ("D32", "nn.init.orthogonal_(parameter) if", "nn.init.xavier_normal_(parameter) if"),
+    ("D32", 'nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)', "pass"),
     ("D33", "torch.zeros(2, N, 128, device=device)", "torch.ones(2, N, 128, device=device)"),
     ("D33", "obs[T], starts[T], state  #", "obs[T], starts[T], torch.zeros_like(state)  #"),
     ("D34", "state * (1 - start[:, None])", "state"),

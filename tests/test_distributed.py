@@ -102,6 +102,7 @@ def test_target_kl_stops_both_processes_together(target_kl, epochs, make_two, tr
     first, second = train_two(make_two(target_kl=target_kl))
     assert first["losses"] == second["losses"] == 4 * 2 * epochs
     assert same(first["agent"], second["agent"])
+    assert first["kl"] == [0.5] * 4  # and that is what the curve shows
 
 
 def test_from_the_shell_one_speaks(make_two):
@@ -111,15 +112,20 @@ def test_from_the_shell_one_speaks(make_two):
     lines = result.stdout.splitlines()
     assert result.returncode == 0, result.stderr
     assert lines[0] == f"Breakout on cpu; if it is stopped, --resume {args.run_dir} goes on"
-    assert [line.split()[0] for line in lines[1:5]] == ["32", "64", "96", "128"]
-    assert lines[-1].startswith("mean return") and len(lines) == 7
+    assert lines[1].startswith("episodes of over 16 steps will not be counted")
+    assert [line.split()[0] for line in lines[2:6]] == ["32", "64", "96", "128"]
+    assert lines[-1].startswith("mean return") and len(lines) == 8
 
 
-def test_without_torchrun_it_says_so():
+def test_without_torchrun_it_says_so(make_two):
     env = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
     result = run(ppo_atari_distributed, env=env)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "ppo_atari_distributed.py: it is started by torchrun, as --help shows\n"
+    args = make_two(total_timesteps=16, eval_episodes=0)
+    ppo_atari_distributed.train(args)
+    result = run(ppo_atari_distributed, "--evaluate", args.run_dir, "--eval-episodes", 1, env=env)  # but this
+    assert (result.returncode, result.stderr) == (0, "") and "in 1 episodes" in result.stdout
 
 
 def test_as_many_steps_as_all_processes_take(make_two, monkeypatch, capsys):

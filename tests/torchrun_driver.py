@@ -40,5 +40,6 @@ script.ppo_loss, torch.optim.Adam.step = ppo_loss, recorded_step
 script.evaluate = lambda *_: [0.0]
 agent, log = script.train(args)
 state = {"agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses, "log": len(log)}
+state["kl"] = [row["kl"] for row in log]
 state |= {"batch": tuple(batches[0]), "gradients": gradients[0]}
 torch.save(state, f"{folder}/rank{script.RANK}.pt")

@@ -85,7 +85,7 @@ class Args:
     sticky_actions: float = 0.0  # probability that the game repeats the action before; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
 
-    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    device: str = "cpu"  # cpu, or cuda (or auto): a GPU for each process
     threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
     compile: bool = False  # the update, by torch.compile: faster, once it is done
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
@@ -294,7 +294,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     if device.type == "cuda":  # one for each process, before anything collective
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(device)
     on_device = partial(torch.as_tensor, device=device)
     torch.set_num_threads(args.threads)
@@ -325,7 +325,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
-    if envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
+    if envs.spec and envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
         print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
 
     # storage
@@ -338,13 +338,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     score, length = np.zeros((2, N))
 
     style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
-    bar = tqdm(
-        total=num_iterations * B * WORLD_SIZE,
-        initial=steps,
-        unit_scale=True,
-        disable=RANK > 0 or None,
-        **style,
-    )
+    style |= dict(unit_scale=True, disable=RANK > 0 or None)
+    bar = tqdm(total=num_iterations * B * WORLD_SIZE, initial=steps, **style)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:
@@ -390,11 +385,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
                 metrics = backward(agent, minibatch, clip_coef, args)
-                average(*(parameter.grad for parameter in parameters))  # [X2]
+                average(metrics["kl"], *(parameter.grad for parameter in parameters))  # [X2]
                 metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
-            average(metrics["kl"])
             if metrics["kl"] > args.target_kl:  # [X3]
                 break
 
@@ -450,7 +444,7 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
-    if not distributed.is_torchelastic_launched():
+    if not distributed.is_torchelastic_launched() and not args.evaluate:
         refuse("it is started by torchrun, as --help shows")
     highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
     highest |= {"gamma": 1, "gae_lambda": 1, "sticky_actions": 1, "threads": 1024, "seed": 2**32 - 1}
@@ -561,6 +555,8 @@ def main() -> None:
         args = tyro.cli(Args, description=__doc__, default=saved)
     if RANK > 0:
         sys.stdout = None
+        if args.evaluate:
+            return
     try:
         evaluate_run(args) if args.evaluate else train(args)
     except MemoryError as error:

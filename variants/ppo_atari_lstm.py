@@ -19,7 +19,7 @@
     python variants/ppo_atari_lstm.py --env-id Pong            # --help lists every flag
     git diff --no-index ppo_atari.py variants/ppo_atari_lstm.py  # what a memory changes
 
-Shapes  T steps of N envs are B = T * N samples; a minibatch is all T steps of some of the envs.
+Shapes  T steps of N envs are B = T * N samples; a minibatch is all T steps of M of the envs.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
 
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
@@ -97,7 +97,7 @@ class Args:
 
 
 class Batch(NamedTuple):
-    """What an update sees, (T, N, ...), or (T, n, ...) for a minibatch of n envs."""
+    """What an update sees, (T, N, ...), or (T, M, ...) for a minibatch."""
 
     obs: Tensor
     starts: Tensor  # 1 where obs opens an episode
@@ -128,7 +128,7 @@ def ppo_loss(
 ) -> tuple[Tensor, dict]:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
-    dist and value (T, n) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    dist and value (T, M) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
     """
     log_ratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = log_ratio.exp()
@@ -176,7 +176,7 @@ class Agent(nn.Module):
         ).to(memory_format=torch.channels_last)  # in which convolutions are fastest
         self.lstm = nn.LSTMCell(512, 128)
         for name, parameter in self.lstm.named_parameters():
-            (nn.init.orthogonal_ if "weight" in name else nn.init.zeros_)(parameter)  # [D32]
+            nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)  # [D32]
         self.actor = layer_init(nn.Linear(128, envs.single_action_space.n), gain=0.01)
         self.critic = layer_init(nn.Linear(128, 1), gain=1.0)
 
@@ -326,7 +326,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
-    if envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
+    if envs.spec and envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
         print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
 
     # storage

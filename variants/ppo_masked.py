@@ -215,9 +215,9 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
     if not isinstance(action_space, Discrete | MultiDiscrete) or np.any(action_space.start):
         refuse(f"{args.env_id}: {action_space} actions, not (Multi)Discrete from 0 (Box: ppo_continuous.py)")
-    probe = gym.make(args.env_id, **json.loads(args.env_kwargs))
-    if "action_mask" not in probe.reset()[1] and not probe.has_wrapper_attr("action_masks"):
-        refuse(f'{args.env_id}: no masks, neither info["action_mask"] nor a method action_masks()')
+    with gym.make(args.env_id, **json.loads(args.env_kwargs)) as probe:
+        if "action_mask" not in probe.reset()[1] and not probe.has_wrapper_attr("action_masks"):
+            refuse(f'{args.env_id}: no masks, neither info["action_mask"] nor a method action_masks()')
     return envs
 
 
@@ -339,7 +339,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 rewards[t], dones[t] = reward, done
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    _, final_value = agent(on_device(final_obs[timeout]), agent.valid)
+                    _, final_value = agent(on_device(final_obs[timeout]), agent.valid)  # of any mask
                     rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
                 score += reward
                 length += 1
