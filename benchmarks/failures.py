@@ -73,7 +73,8 @@ def make(run: dict, folder: Path) -> None:
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
     with log.open("w") as file:
         code = subprocess.run(command(run, folder), env=env, stdout=file, stderr=file, cwd=ROOT).returncode
-        file.write(f"\nexit code {code}")
+        if code >= 0:  # what was killed is not done
+            file.write(f"\nexit code {code}")
     print(f"{folder.name}: exit code {code}", flush=True)
 
 

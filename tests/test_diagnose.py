@@ -1,5 +1,6 @@
 """tools/diagnose.py: each rule finds what it is for, and nothing in a run that is healthy."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -277,6 +278,39 @@ def test_what_is_half_written_is_read_as_far_as_it_goes(tmp_path):
     path = next(folder.glob("events*"))
     path.write_bytes(path.read_bytes()[:-25])
     assert len(diagnose.read_run(folder).values("kl")) == N and names(folder) == []
+    series = HEALTHY | {
+        "kl": 0.5 * ONE,
+        "clip_frac": HEALTHY["clip_frac"][:-1],
+    }  # where an iteration was cut in two
+    assert names(write_run(tmp_path / "two", series, {})) == ["update_too_large"]
+
+
+def test_a_pause_is_not_time_of_the_run(tmp_path, monkeypatch):
+    nights = itertools.count(step=10**5)  # one before each file
+
+    class Later(diagnose.LegacyEventFileLoader):
+        def Load(self):
+            night = next(nights)
+            for event in super().Load():
+                event.wall_time += night
+                yield event
+
+    write_run(tmp_path, {"kl": ONE[:5]}, {})
+    write_run(tmp_path, {"kl": ONE[:5]}, {}, start=5)
+    monkeypatch.setattr(diagnose, "LegacyEventFileLoader", Later)
+    assert 0 < diagnose.read_run(tmp_path).seconds < 1000
+
+
+def test_what_cannot_be_is_not_said(tmp_path):
+    """A bonus that is not there outweighs nothing; before the only step of an update, the KL is 0."""
+    grown = HEALTHY | {"entropy": 0.7 + 9 * UP}
+    for coef, found in ((0.0, []), (0.01, ["entropy_too_high"])):
+        folder = write_run(tmp_path / f"bonus{coef}", grown, {"log_std_init": -1.0, "ent_coef": coef})
+        assert names(folder) == found
+    still = HEALTHY | {"kl": ZERO, "clip_frac": ZERO}
+    for epochs, found in ((1, []), (4, ["standstill"])):
+        folder = write_run(tmp_path / f"a2c{epochs}", still, {"update_epochs": epochs, "num_minibatches": 1})
+        assert names(folder) == found
 
 
 def test_the_page_has_the_rules_of_the_docstrings_and_what_was_said_of_runs():

@@ -98,8 +98,9 @@ def read_run(folder: Path) -> Run:
     found, text, times = {}, "", []
     try:
         for path in sorted(folder.glob("*tfevents*")):
-            for event in LegacyEventFileLoader(str(path)).Load():
-                times.append(event.wall_time)
+            events = list(LegacyEventFileLoader(str(path)).Load())
+            times += [events[-1].wall_time - events[0].wall_time] if events else []  # without pauses between
+            for event in events:
                 for value in event.summary.value:
                     if value.HasField("simple_value"):
                         found.setdefault(value.tag, {})[event.step] = value.simple_value
@@ -123,7 +124,7 @@ def read_run(folder: Path) -> Run:
             series[name] = steps, (sums[1:] - sums[np.arange(1, len(sums)) - counts]) / counts
     if not set(series) & {name for panel in PANELS for name in panel}:
         refuse(f"{folder}: no metrics of a run in there" + (", yet" if times else ""))
-    return Run(folder, args, series, times[-1] - times[0])
+    return Run(folder, args, series, sum(times))
 
 
 def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
@@ -203,7 +204,8 @@ def update_too_large(run: Run) -> Finding | None:
     evidence = f"kl {mean.max():.2g} on the mean of a twentieth of the run; below {KL} is usual"
     if run.has("clip_frac"):
         clipped = smooth(np.nan_to_num(run.values("clip_frac")))
-        badness = np.maximum(badness, clipped / CLIP_FRAC)
+        both = min(len(badness), len(clipped))  # a run that still goes on may have logged only one of them
+        badness[:both] = np.maximum(badness[:both], clipped[:both] / CLIP_FRAC)
         evidence += f"; clip_frac {clipped.max():.2g}, below {CLIP_FRAC}"
     if badness.max() < 1:
         return None
@@ -265,14 +267,13 @@ def entropy_too_high(run: Run) -> Finding | None:
     if not run.has("entropy", "kl"):
         return None
     steps, entropy = run.series["entropy"]
-    start, high = float(entropy[0]), run.late("entropy", 0.25)
+    start, high, coef = float(entropy[0]), run.late("entropy", 0.25), float(run.args.get("ent_coef", 0))
     if "log_std_init" in run.args and start:
         per_action = (1.419 + float(run.args["log_std_init"])) * (high / start - 1)  # log of what std grew by
-        if per_action < GROWN:
+        if per_action < GROWN or not coef:
             return None
         grown = f"standard deviations grew by {math.exp(per_action):.2g}"
         return Finding(per_action / GROWN, steps[np.argmax(entropy > start)], grown, 2)
-    coef = float(run.args.get("ent_coef", 0))
     if start <= 0 or high < RANDOM * start or coef < 0.05:
         return None
     return Finding(
@@ -365,6 +366,8 @@ def standstill(run: Run) -> Finding | None:
     """
     if not run.has("kl") or run.has("tries"):
         return None
+    if float(run.args.get("update_epochs", 2)) * float(run.args.get("num_minibatches", 2)) == 1:
+        return None  # the only step of an update is taken after its KL is measured
     steps, kl = run.series["kl"]
     half = float(np.median(kl[: max(1, len(kl) // 2)]))  # later the learning rate may have been annealed
     if half > STILL or entropy_collapse(run):  # a policy without chance cannot move
