@@ -432,7 +432,7 @@ def test_the_reward_is_on_the_last_token_that_counts(only_ppo, make_args, record
     (_, _, rows, _), scores = graded[0]
     for n, row in enumerate(rows):
         expected = torch.zeros(len(rewards))
-        expected[len(row) - 1] = scores[n]
+        expected[len(row) - 1] = float(scores[n])
         torch.testing.assert_close(rewards[:, n], expected)
         assert dones[:, n].nonzero().tolist() == [[len(row) - 1]]
     assert len(set(map(len, rows))) > 1
@@ -453,7 +453,7 @@ def test_kl_off_the_reward(only_ppo, make_args, record):
         gae_lambda=1.0, kl_coef=0.3, kl_in_reward=True, vf_coef=0.0, num_minibatches=1, update_epochs=1
     )
     ppo_llm.train(make_args(ppo_llm, iterations=2, **flags))
-    batch, scores = steps[1][0][1], torch.tensor(graded[1][1])
+    batch, scores = steps[1][0][1], torch.tensor(np.array(graded[1][1], np.float32))
     k1 = (batch.logprobs - batch.ref_logprobs).sum(1)
     assert k1.abs().min() > 0
     first = batch.returns[:, 0] + 0.3 * k1  # in the order of the update
@@ -736,6 +736,30 @@ def test_a_finished_run_can_go_on(script, make_args, capsys):
     assert "is finished" in capsys.readouterr().out
     _, log = script.train(replace(args, resume=args.run_dir, total_episodes=24))
     assert [row["steps"] for row in log] == [24]
+
+
+def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line):  # noqa: F811
+    """Of another task, any number may be."""
+    args = make_args(script, iterations=1, eval_episodes=2)
+    script.train(args)
+    for flag in ("--evaluate", "--resume"):
+        code, _, err = command_line(script, flag, args.run_dir, "--eval-episodes", 3, "--total-episodes", 99)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"--eval-episodes 3: {args.run_dir} has held out 2" in err
+    code, out, _ = command_line(script, "--evaluate", args.run_dir, "--eval-episodes", 1)
+    assert code == 0 and "of 1 held-out prompts" in out
+
+
+def test_scores_may_be_tensors(script):
+    task = script.Task([], [], lambda completions, **_: torch.tensor([0.5, 1.0]))
+    scores = script.grade(task, [{"prompt": "a"}] * 2, [[3], [4, 5]], ["x", "y"])
+    assert [float(score) for score in scores] == [0.5, 1.0]
+
+
+def test_an_answer_may_begin_with_a_space(script):
+    """As is usual where tokens do; a completion may, too, where the answer does not."""
+    found = script.exact_match([" 7", " 7", "7 ", "8"], [" 7", "7", "7", "7"])
+    assert found == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_flags_of_the_run_hold(script, make_args, command_line):  # noqa: F811

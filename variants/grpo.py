@@ -65,7 +65,7 @@ class Args:
     reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
     chat: bool = False  # put prompts into the model's chat template
     seed: int = 1  # of everything random
-    sft_steps: int = 50  # of supervised learning before, to be able to try at all (0: none)
+    sft_steps: int = 50  # of supervised learning before, to be able to try (0: none, for a trained model)
     sft_learning_rate: float = 5e-3  # of Adam, for these
     total_episodes: int = 25_600  # completions, all in all
     num_envs: int = 256  # completions sampled together
@@ -174,10 +174,9 @@ class Agent(nn.Module):
         else:
             prompts = [(self.tokenizer.bos_token or "") + prompt for prompt in prompts]
         tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
-        if tokens.shape[1] + self.max_new_tokens > self.model.config.max_position_embeddings:
-            refuse(
-                f"a prompt of {tokens.shape[1]} tokens and --max-new-tokens are more than --model can take"
-            )
+        P = tokens.shape[1]
+        if P + self.max_new_tokens > self.model.config.get_text_config().max_position_embeddings:
+            refuse(f"a prompt of {P} tokens and --max-new-tokens are more than --model can take")
         return tokens, attended
 
     def decode(self, tokens: Tensor, mask: Tensor) -> tuple[list[list[int]], list[str]]:
@@ -195,7 +194,7 @@ class Agent(nn.Module):
         """What the M tokens of the mask are chosen from."""
         model = self.reference if frozen else self.model
         kwargs = {"logits_to_keep": mask.shape[1], "use_cache": False}
-        output = model(**self.inputs(tokens[:, :-1], attended[:, :-1]), **kwargs)  # [L2] of the token before
+        output = model(**self.inputs(tokens[:, :-1], attended[:, :-1]), **kwargs)  # [L2] says what comes next
         return Categorical(logits=output.logits[mask].float() / self.temperature, validate_args=False)  # [L3]
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
@@ -224,7 +223,7 @@ def make_model(args: Args) -> tuple:
 def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
     tokens, attended = agent.encode(prompts)
-    running, masks, cache, fed = torch.ones_like(attended[:, 0]), [], DynamicCache(), tokens
+    running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
     for _ in range(agent.max_new_tokens):
         output = agent.model(**agent.inputs(fed, attended), past_key_values=cache, logits_to_keep=1)
         token = agent.act(output.logits[:, -1], greedy).where(running, agent.pad)
@@ -255,7 +254,7 @@ class Task(NamedTuple):
 
 def exact_match(completions: list[str], answer: list[str], **columns: list) -> list[float]:
     """1 for each completion that is the answer, 0 for others."""
-    return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
+    return [float(right in (text, text.strip())) for text, right in zip(completions, answer, strict=True)]
 
 
 def make_task(args: Args) -> Task:
@@ -312,11 +311,11 @@ def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: 
     """What the reward function says: a score for each completion, or a list of them, one for each token."""
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": completions, "completion_ids": rows}
-    scores = task.reward(**columns)
-    wanted = [len(row) if np.ndim(score) else 1 for score, row in zip(scores, rows, strict=False)]
-    if len(scores) != len(rows) or [np.size(score) for score in scores] != wanted:
+    scores = [np.asarray(score, float) for score in task.reward(**columns)]
+    wanted = [len(row) if score.ndim else 1 for score, row in zip(scores, rows, strict=False)]
+    if len(scores) != len(rows) or [score.size for score in scores] != wanted:
         refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
-    if not all(np.isfinite(np.asarray(score, float)).all() for score in scores):
+    if not all(np.isfinite(score).all() for score in scores):
         refuse("--reward returns a score that is not finite")
     return scores
 
@@ -341,7 +340,7 @@ def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
         scores = grade(task, problems, rows, completions)
         for problem, text, score in zip(problems, completions, scores, strict=True):
             answer = {"prompt": problem["prompt"], "completion": text, "score": float(np.sum(score))}
-            answers.append(answer | {"exact": text.strip() == problem.get("answer")})
+            answers.append(answer | {"exact": problem.get("answer") in (text, text.strip())})
     return answers
 
 
@@ -351,8 +350,7 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
         prompts, attended = agent.encode([problem["prompt"] for problem in problems])
-        texts = [problem["answer"] for problem in problems]
-        rows = agent.tokenizer(texts, add_special_tokens=False).input_ids
+        rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
         answers, mask = agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])
         dist = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
@@ -514,11 +512,13 @@ def check(args: Args) -> None:
         refuse(f"--loss-norm {args.loss_norm} is not token, sequence or constant")
     if args.temperature == 0:
         refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates without chance")
-    if args.resume:
-        saved = load(args.resume)["args"]
-        for name in ("model", "task", "task_config", "seed", "num_envs"):
+    if folder := args.resume or args.evaluate:
+        saved = load(folder)["args"]
+        for name in ("model", "task", "task_config", "seed", "num_envs") if args.resume else ():
             if getattr(args, name) != getattr(saved, name):
-                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
+                refuse(f"--{name.replace('_', '-')} cannot change: {folder} has {getattr(saved, name)}")
+        if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
+            refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
 
 
 def pick_device(name: str) -> torch.device:
