@@ -19,7 +19,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_loss import Policy
 from test_operations import checkpoint, command_line, same  # noqa: F401
 from torch.distributions import Categorical, kl_divergence
-from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, GPT2Config, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    Gemma3Config,
+    GPT2Config,
+    Lfm2Config,
+    LlamaConfig,
+)
 
 from variants import grpo, ppo_llm
 
@@ -840,6 +848,30 @@ def test_model_from_a_folder(script, make_args, tmp_path):
         [True] * 4,
         [False] + [True] * 3,
     ]
+
+
+TINY = dict(
+    hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, vocab_size=259
+)
+ENDS = dict(pad_token_id=0, eos_token_id=1, bos_token_id=None)
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+KINDS = {
+    "convolutions": Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2, **TINY, **ENDS),
+    "pictures": Gemma3Config(  # whose sizes are those of a part
+        text_config=TINY | dict(num_hidden_layers=2, head_dim=16, sliding_window=8),
+        vision_config=VISION | dict(image_size=28, patch_size=14),
+        image_token_index=258,
+        **ENDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_other_kinds_are_sampled(script, kind, monkeypatch):
+    """What is cached between tokens is of the model's own kinds of layers."""
+    model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(KINDS[kind]))  # noqa: E731
+    monkeypatch.setattr(script, "make_model", model)
+    test_greedy_with_a_cache_is_greedy_without(script, None)
 
 
 # ---- mistakes
