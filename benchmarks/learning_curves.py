@@ -46,15 +46,16 @@ POINTS = 100  # of a curve, in the CSV file
 children = set()  # processes to end if this one is
 
 
-def made(script: str) -> str:
+def made(line: list[str]) -> str:
     """Commit, versions and hardware: what a result may depend on besides its command."""
     packages = (
-        [*PACKAGES, "stable-baselines3", "sb3-contrib"] if script == "benchmarks/run_sb3.py" else PACKAGES
+        [*PACKAGES, "stable-baselines3", "sb3-contrib"] if line[0] == "benchmarks/run_sb3.py" else PACKAGES
     )
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
-    status = [*git, "status", "--porcelain", "-uno", "--", "*.py", ":!tests"]
+    scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}  # before the cut
+    status = [*git, "status", "--porcelain", "-uno", "--", *scripts, "benchmarks/*.py"]
     changes = subprocess.run(status, capture_output=True).stdout
     commit = f"commit {commit.strip() or 'unknown'}{' with changes' if changes else ''}"
     cpuinfo = Path("/proc/cpuinfo")
@@ -129,7 +130,7 @@ def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], st
             key: begun.get(key) for key in head
         } != head:  # nothing there, or of another script or other flags
             shutil.rmtree(run_dir, ignore_errors=True)
-            begun = head | {"made": made(line[0])}
+            begun = head | {"made": made(line)}
             log.truncate(0)
             log.write(json.dumps(begun) + "\n")
             log.flush()
