@@ -54,7 +54,8 @@ def made(line: list[str]) -> str:
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
-    scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}  # before the cut
+    # Git ignores a script without one of its lines; the whole one has the same name.
+    scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}
     status = [*git, "status", "--porcelain", "-uno", "--", *scripts, "benchmarks/*.py"]
     changes = subprocess.run(status, capture_output=True).stdout
     commit = f"commit {commit.strip() or 'unknown'}{' with changes' if changes else ''}"
