@@ -293,7 +293,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of each
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])

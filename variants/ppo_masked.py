@@ -283,7 +283,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of each
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -339,7 +339,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 rewards[t], dones[t] = reward, done
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    _, final_value = agent(on_device(final_obs[timeout]), agent.valid)  # of any mask
+                    _, final_value = agent(on_device(final_obs[timeout]), agent.valid)  # which no mask changes
                     rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
                 score += reward
                 length += 1
