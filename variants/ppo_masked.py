@@ -339,7 +339,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 rewards[t], dones[t] = reward, done
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    _, final_value = agent(on_device(final_obs[timeout]), agent.valid)  # which no mask changes
+                    _, final_value = agent(on_device(final_obs[timeout]), agent.valid)  # no mask changes it
                     rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
                 score += reward
                 length += 1
