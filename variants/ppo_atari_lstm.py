@@ -170,9 +170,9 @@ class Agent(nn.Module):
             nn.ReLU(),
             layer_init(nn.Conv2d(64, 64, 3)),
             nn.ReLU(),
-            layer_init(nn.Conv2d(64, 512, 7)),  # that is, a linear layer: what it sees is 7 x 7
-            nn.ReLU(),
             nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512)),
+            nn.ReLU(),
         ).to(memory_format=torch.channels_last)  # in which convolutions are fastest
         self.lstm = nn.LSTMCell(512, 128)
         for name, parameter in self.lstm.named_parameters():
