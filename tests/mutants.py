@@ -492,6 +492,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("peers", "gae_lambda * advantages", "0.9 * advantages", "test_peers::test_a2c", DISCRETE + CONTINUOUS),
     ("peers", "2 * args.target_kl /", "2.01 * args.target_kl /", "test_peers::test_trpo"),
     ("peers", "gradient, args.cg_iters", "gradient, args.cg_iters - 1", "test_peers::test_trpo"),
+    ("peers", "batch.returns[order]", "batch.returns", "test_peers::test_trpo", TRPO),
+    ("peers", "= agent.normalize(batch.obs)", "= batch.obs", "test_peers::test_trpo", TRPO),
     ("peers", "0.5 * ((value", "0.4 * ((value", "test_peers::test_trpo", TRPO),
     ("peers", "state * (1 - start[:, None])", "state", "test_peers::test_recurrent_ppo"),
     ("peers", "features.split(", "features.detach().split(", "test_peers::test_recurrent_ppo"),

@@ -216,8 +216,10 @@ def test_gradients_are_clipped_all_together(one_loss, make_args, steps_of_adam, 
 
 
 @pytest.mark.parametrize("script", [s for s in [*PPO, trpo] if s is not ppo_atari_lstm], ids=name_of)
-def test_every_sample_once_an_epoch_in_a_new_order(script, make_args, record, no_evaluation):
+def test_every_sample_once_an_epoch_in_a_new_order(script, make_args, record, no_evaluation, monkeypatch):
     """The obs of Counter without an end are (0, t): with one env they number the samples."""
+    if script is trpo:  # whose critic gets normalized obs
+        monkeypatch.setattr(trpo.Agent, "normalize", lambda self, obs: obs)
     calls = record(script, "backpropagate")
     epochs = {"critic_epochs" if script is trpo else "update_epochs": 3}
     sizes = dict(num_envs=1, num_steps=32, iterations=1, num_minibatches=4) | epochs

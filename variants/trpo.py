@@ -253,9 +253,9 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     return {name: float(metric) for name, metric in metrics.items()}
 
 
-def backpropagate(agent: Agent, obs: Tensor, returns: Tensor) -> Tensor:
+def backpropagate(critic: nn.Module, obs: Tensor, returns: Tensor) -> Tensor:
     """Add the gradient of the critic's loss to its own -> the loss. This is what --compile compiles."""
-    value = agent.critic(agent.normalize(obs)).squeeze(-1)
+    value = critic(obs).squeeze(-1)
     value_loss = 0.5 * ((value - returns) ** 2).mean()
     value_loss.backward()
     return value_loss.detach()
@@ -404,10 +404,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         batch = Batch(obs[:T], actions, logprobs, advantages, returns)
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         row, value_losses = improve(agent, batch, args), []
+        normalized = agent.normalize(batch.obs)  # alike in all epochs
         for _ in range(args.critic_epochs):
-            for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
+            order = on_device(np.random.permutation(B))  # [D06]
+            for minibatch in zip(normalized[order].split(M), batch.returns[order].split(M), strict=True):
                 optimizer.zero_grad()
-                value_losses.append(backward(agent, batch.obs[idx], batch.returns[idx]))
+                value_losses.append(backward(agent.critic, *minibatch))
                 optimizer.step()
         agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
 
