@@ -75,6 +75,10 @@ def equal(prompts, completions, **columns):
     return [1.0] * len(prompts)
 
 
+def large(prompts, completions, **columns):
+    return [1000.1] * len(prompts)
+
+
 # ---- tools
 
 
@@ -517,11 +521,13 @@ def test_a_group_answers_one_prompt_and_shares_what_it_earns(only_grpo, make_arg
     assert torch.equal(batch.lengths, batch.mask.sum(1, keepdim=True).expand_as(batch.lengths))
 
 
-def test_equal_scores_have_no_gradient(only_grpo, make_args):
+def test_equal_scores_have_no_gradient(only_grpo, make_args, record):
     _, log = grpo.train(make_args(grpo, reward="test_llm:equal", kl_coef=0.0))
     assert log[0]["grad_norm"] == 0 and log[0]["signal"] == 0
     _, log = grpo.train(make_args(grpo))
     assert log[0]["grad_norm"] > 0 and log[0]["signal"] == 1
+    large = make_args(grpo, reward="test_llm:large", num_envs=12, group_size=6)  # whose mean is rounded
+    assert first_batch(grpo, large, record)[1].advantages.abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -756,6 +762,8 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
         assert f"--eval-episodes 3: {args.run_dir} has held out 2" in err
     code, out, _ = command_line(script, "--evaluate", args.run_dir, "--eval-episodes", 1)
     assert code == 0 and "of 1 held-out prompts" in out
+    code, _, err = command_line(script, "--evaluate", args.run_dir, "--eval-episodes", 0)
+    assert code == 2 and "--eval-episodes 0: " in err
 
 
 def test_scores_may_be_tensors(script):
@@ -985,13 +993,14 @@ def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
     ByT5Tokenizer(extra_ids=0).save_pretrained(folder)
     LlamaConfig(vocab_size=259, num_hidden_layers=1).save_pretrained(folder)
     assert f"--model {folder}: " in refused(script, args, capfd)
-    assert "there is no template for --chat" in refused(script, replace(args, chat=True), capfd)
+    chat = make_args(script, chat=True)
+    assert "--model tiny has no template for --chat" in refused(script, chat, capfd)
 
 
 def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd):
-    """Told before the first step, whichever prompt it is."""
+    """Told before the first step, whichever prompt it is; a letter may be two tokens."""
     path = tmp_path / "long.jsonl"
-    path.write_text("\n".join(json.dumps({"prompt": "1" * n}) for n in (1, 2, 3, 60, 4, 5)))
+    path.write_text("\n".join(json.dumps({"prompt": text}) for text in ("1", "é" * 30, "1" * 40, "2", "3")))
     monkeypatch.setattr(script, "make_model", gpt2)
     monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
     err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)

@@ -151,6 +151,8 @@ class Agent(nn.Module):
         super().__init__()
         self.temperature, self.chat, self.max_new_tokens = args.temperature, args.chat, args.max_new_tokens
         self.tokenizer, self.model = make_model(args)
+        if args.chat and not self.tokenizer.chat_template:
+            refuse(f"--model {args.model} has no template for --chat")
         ends = self.model.generation_config.eos_token_id  # there may be several
         ends = self.tokenizer.eos_token_id if ends is None else ends
         self.register_buffer("ends", torch.tensor(ends).flatten(), persistent=False)
@@ -169,8 +171,8 @@ class Agent(nn.Module):
     def encode(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
         """tokens and attended (N, P), padded on the left."""
         if self.chat:
-            template = partial(self.tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
-            prompts = [template([{"role": "user", "content": prompt}]) for prompt in prompts]
+            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
             prompts = [(self.tokenizer.bos_token or "") + prompt for prompt in prompts]
         tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
@@ -212,8 +214,6 @@ def make_model(args: Args) -> tuple:
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
-        if args.chat and not tokenizer.chat_template:
-            raise ValueError("there is no template for --chat")
         return tokenizer, AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     except (OSError, ValueError) as error:
         refuse(f"--model {args.model}: {str(error).splitlines()[0]}")
@@ -373,7 +373,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     task = make_task(args)
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
-    agent.encode([max((problem["prompt"] for problem in task.training + task.held_out), key=len)])  # it fits
+    agent.encode(sorted((x["prompt"] for x in task.training + task.held_out), key=len)[-N:])  # they fit
     if not args.resume:
         warm_start(agent, args, task)
     if args.kl_coef:
@@ -430,7 +430,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 ref_logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
 
         # update
-        advantages = group_advantages(np.array(scores, np.float32), args.group_size, args.norm_adv)
+        advantages = group_advantages(np.array(scores), args.group_size, args.norm_adv).astype(np.float32)
         advantages, lengths = (on_device(x)[:, None].expand(mask.shape) for x in (advantages, mask.sum(1)))
         batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, lengths)
         history = []
@@ -519,6 +519,8 @@ def check(args: Args) -> None:
                 refuse(f"--{name.replace('_', '-')} cannot change: {folder} has {getattr(saved, name)}")
         if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
             refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
+        if args.evaluate and not args.eval_episodes:
+            refuse(f"--eval-episodes 0: {folder} has held out nothing to evaluate")
 
 
 def pick_device(name: str) -> torch.device:
