@@ -71,14 +71,14 @@ LINES = {  # without the block of PEP 723
     reinforce_baseline: 463,
     ppo_discrete: 492,
     ppo_continuous: 529,
-    ppo_atari: 522,
+    ppo_atari: 523,
     ppo_masked: 513,
     ppo_penalty: 541,
-    ppo_atari_lstm: 539,
+    ppo_atari_lstm: 540,
     trpo: 560,
     ppo_llm: 625,
     grpo: 605,
-    ppo_atari_distributed: 552,
+    ppo_atari_distributed: 553,
 }
 TRAIN_LINES = {  # where it may be longer than 136
     ppo_continuous: 142,
@@ -90,7 +90,7 @@ TRAIN_LINES = {  # where it may be longer than 136
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (60, 31),
     (ppo_discrete, ppo_continuous): (76, 38),
-    (ppo_discrete, ppo_atari): (102, 71),
+    (ppo_discrete, ppo_atari): (103, 71),
     (ppo_atari, ppo_atari_lstm): (51, 34),
     (ppo_atari, ppo_atari_distributed): (52, 22),
     (ppo_continuous, trpo): (100, 69),

@@ -241,6 +241,7 @@ def make_envs(args: Args, num_envs: int, colour: bool = False) -> gym.vector.Vec
             stack_num=1,  # motion is for the LSTM to see
             repeat_action_probability=args.sticky_actions,
             full_action_space=args.full_action_space,
+            continuous=False,
             **json.loads(args.env_kwargs),
             use_fire_reset=False,  # Lives does it
             reward_clipping=False,  # train() does it, for the learner alone
