@@ -46,7 +46,7 @@ ATARI_MISTAKES = [
     ),
     ({"env_id": "CartPole-v1"}, "doesn't exist in namespace ALE"),
     ({"env_id": ""}, "--env-id --env-kwargs"),
-    ({"env_kwargs": '{"continuous": true}'}, "multiple values for keyword argument 'continuous'"),
+    ({"env_id": "Pong", "env_kwargs": '{"continuous": true}'}, "multiple values for keyword argument"),
     ({"sticky_actions": 1.5}, "--sticky-actions 1.5 is not between 0 and 1"),
 ]
 DISCRETE_MISTAKES = [
