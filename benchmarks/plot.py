@@ -26,6 +26,7 @@ from results import (
     number,
     read_csv,
     read_table,
+    runs_of,
     script_name,
     title,
 )
@@ -76,18 +77,24 @@ def panel(run: dict, results: Results) -> dict:
 
 def panels(picture: dict, table: dict) -> list[dict]:
     """The panels of a picture; runs without results have none."""
-    names = picture.get("curves", []) + picture.get("finals", [])
-    results = {name: read_csv(csv_path(name)) for name in names}
-    return [panel(table["runs"][name], results[name]) for name in names if results[name].rows]
+    shown = []
+    for names in runs_of(picture):
+        both = [(table["runs"][name], read_csv(csv_path(name))) for name in names]
+        each = [panel(run, results) for run, results in both if results.rows]
+        if len(each) == len(names):
+            shown.append(each[0] | ({"peer": each[1], "published": []} if each[1:] else {}))
+    return shown
 
 
 def fingerprint(shown: list[dict]) -> str:
     """A hash of the numbers and words in a picture, to five figures."""
 
     def plain(x):
+        if isinstance(x, dict):
+            return {key: plain(value) for key, value in x.items()}
         return [float(f"{value:.5g}") for value in np.ravel(x)] if isinstance(x, np.ndarray) else x
 
-    text = json.dumps([{key: plain(value) for key, value in each.items()} for each in shown])
+    text = json.dumps([plain(each) for each in shown])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -107,7 +114,8 @@ def spread(places: list[float], gap: float, limit: float) -> list[float]:
 
 def seeds(shown: dict) -> str:
     """Whose runs, and how many."""
-    return f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
+    text = f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
+    return text + (f"; SB3, {len(shown['peer']['finals'])}" if "peer" in shown else "")
 
 
 def style(axes, theme: dict, grid: str) -> None:
@@ -124,19 +132,22 @@ def style(axes, theme: dict, grid: str) -> None:
 
 
 def draw_curves(axes, shown: dict, theme: dict) -> None:
-    """Curves of all seeds of a run, their mean and its interval, and the published finals."""
-    steps = shown["steps"]
-    axes.fill_between(steps, shown["low"], shown["high"], color=theme["ours"], alpha=0.25, linewidth=0)
-    axes.plot(steps, shown["curves"].T, color=theme["ours"], linewidth=0.6, alpha=0.45)
-    axes.plot(steps, shown["mean"], color=theme["ours"], linewidth=2)
-    whose = "ours" if shown["published"] else "mean"
-    labels = [(shown["mean"][-1], f"{whose}\n{number(shown['mean'][-1])}", theme["ours"])]
+    """Curves of all seeds of a run, their mean and its interval, its peer's, and the published finals."""
+    lines = [(shown, "ours" if shown["published"] or "peer" in shown else "mean", theme["ours"])]
+    lines += [(shown["peer"], "SB3", theme["other"])] if "peer" in shown else []
+    labels = []
+    for each, whose, colour in lines:
+        axes.fill_between(each["steps"], each["low"], each["high"], color=colour, alpha=0.25, linewidth=0)
+        axes.plot(each["steps"], each["curves"].T, color=colour, linewidth=0.6, alpha=0.45)
+        axes.plot(each["steps"], each["mean"], color=colour, linewidth=2)
+        labels.append((each["mean"][-1], f"{whose}\n{number(each['mean'][-1])}", colour))
     for label, value, same in shown["published"]:
         axes.axhline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
         labels.append((value, label, theme["other"]))
     style(axes, theme, "y")
-    axes.set_xlim(0, steps[-1])
-    axes.set_xticks([0, steps[-1] / 2, steps[-1]], ["0", count(steps[-1] / 2), count(steps[-1])])
+    last = shown["steps"][-1]
+    axes.set_xlim(0, last)
+    axes.set_xticks([0, last / 2, last], ["0", count(last / 2), count(last)])
     axes.xaxis.get_majorticklabels()[-1].set_ha("right")  # beside it are the names of lines
     axes.text(
         0, 1.19, shown["title"], color=theme["ink"], size=SIZE + 2, weight="bold", transform=axes.transAxes
@@ -153,6 +164,8 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
 def draw_all_curves(shown: list[dict], columns: int, theme: dict) -> plt.Figure:
     """A panel for each run, and a line that says what is what."""
     words = ["return of the last 100 training episodes", "thin: a seed", "thick: mean, 95 % interval"]
+    if any("peer" in each for each in shown):
+        words.append("orange: stable-baselines3 (SB3), same hyper-parameters")
     if any(each["published"] for each in shown):
         words += ["dashed: published", "dotted: another statistic"]
     rows, width = -(-len(shown) // columns), WIDTH * columns / 3

@@ -84,9 +84,15 @@ def read_table(path: Path = TABLE) -> dict[str, dict]:
             )
     for name, picture in table["pictures"].items():
         check_keys(f"{path}: picture {name}", picture, PICTURE_KEYS, {"alt"})
-        for run in picture.get("curves", []) + picture.get("finals", []):
+        for run in sum(runs_of(picture), []):
             find(table["runs"], run, f"{path}: picture {name}: run")
     return table
+
+
+def runs_of(picture: dict) -> list[list[str]]:
+    """Of each panel of a picture the run, or the run and its peer."""
+    panels = picture.get("curves", []) + picture.get("finals", [])
+    return [[panel] if isinstance(panel, str) else panel for panel in panels]
 
 
 def check_keys(where: str, entry: dict, known: set[str], needed: set[str]) -> None:
@@ -343,10 +349,10 @@ def details(name: str, run: dict, results: Results) -> str:
 def picture(name: str, table: dict, results: dict[str, Results], page: Path) -> str:
     """HTML that shows the light or the dark file, whichever suits the page."""
     shown = find(table["pictures"], name, "picture")
-    panels = sum(run in results for run in shown.get("curves", []))
-    if not panels and not any(run in results for run in shown.get("finals", [])):
+    panels = sum(set(runs) <= set(results) for runs in runs_of(shown))
+    if not panels:
         return "No results yet."
-    width = 850 * min(panels, shown.get("columns", 3)) // 3 if panels else 850
+    width = 850 * min(panels, shown.get("columns", 3)) // 3 if "curves" in shown else 850
     folder = os.path.relpath(ROOT / "docs/pictures", page.parent)
     return (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{folder}/{name}_dark.png">\n'

@@ -89,10 +89,12 @@ def test_what_breaks_is_what_the_csv_file_says():
 
 
 def test_a_changed_number_changes_the_fingerprint():
-    shown = plot.panels({"finals": ["cartpole"]}, TABLE)
-    before = plot.fingerprint(shown)
-    shown[0]["finals"][0] -= 1
-    assert plot.fingerprint(shown) != before
+    """Of a run, or of the peer that is drawn with it."""
+    shown = plot.panels({"finals": [["cartpole", "sb3_cartpole"]]}, TABLE)
+    for numbers in (shown[0]["finals"], shown[0]["peer"]["mean"]):
+        before = plot.fingerprint(shown)
+        numbers[0] -= 1
+        assert plot.fingerprint(shown) != before
 
 
 def test_bootstrap_is_the_distribution_of_resampled_means():
