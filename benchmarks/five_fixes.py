@@ -177,12 +177,17 @@ def returns(name: str) -> str:
     return f"**{end} | **{run} | {each}"
 
 
+def rung(name: str) -> str:
+    """Its title without the env."""
+    return results.title(RUNS[name]).partition(": ")[2]
+
+
 def short(group: str) -> str:
     """A row for each run whose name begins like that: the return of every seed."""
     lines = [HEAD, "|---|---|---|---|"]
     for name in RUNS:
         if name.startswith(f"{group}_"):
-            lines.append(f"| {results.title(RUNS[name]).removeprefix('CartPole-v1: ')} | {returns(name)} |")
+            lines.append(f"| {rung(name)} | {returns(name)} |")
     return "\n".join(lines)
 
 
@@ -205,7 +210,7 @@ def ladder() -> str:
                 f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))};"
                 f" explained variance {spread(explained)}"
             )
-        lines.append(f"| {results.title(RUNS[name])} | {returns(name)} | {for_what} |")
+        lines.append(f"| {rung(name)} | {returns(name)} | {for_what} |")
     return "\n".join(lines)
 
 
@@ -245,7 +250,7 @@ def draw_measured(theme: dict):
     plot.style(left, theme, "y")
     left.set_yscale("log")
     left.set_yticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
-    names = [results.title(RUNS[name]) for name in ONE_STEP]
+    names = [rung(name) for name in ONE_STEP]
     left.set_xticks(range(len(ONE_STEP)), names)
     for axes, what in ((middle, "effective"), (right, "largest")):
         plot.style(axes, theme, "y")
@@ -254,7 +259,7 @@ def draw_measured(theme: dict):
             values = values * (100 if what == "effective" else 1)
             axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
             median = np.median(values, 0)
-            axes.plot(steps, median, color=colour, linewidth=1.8, label=results.title(RUNS[name]))
+            axes.plot(steps, median, color=colour, linewidth=1.8, label=rung(name))
         axes.set_xlim(0, steps[-1])
         axes.set_xticks([0, steps[-1]], ["0", results.count(steps[-1])])
     middle.set_ylim(0, 102)

@@ -62,7 +62,7 @@ def table(finals: dict[str, dict[str, np.ndarray]]) -> list[str]:
 def page() -> str:
     """The page with its table."""
     finals = read_finals()
-    lines = table(finals) if finals else ["Not measured yet."]
+    lines = table(finals) if finals else []
     head, _, rest = PAGE.read_text().partition(BEGIN)
     return "\n".join([head + BEGIN, *lines, END]) + rest.partition(END)[2]
 

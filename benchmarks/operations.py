@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.distributions import Categorical  # noqa: E402
 from torch.nn.utils import clip_grad_norm_  # noqa: E402
 from torch.optim import Adam  # noqa: E402
@@ -82,6 +83,10 @@ def atari(malloc: str) -> None:
     show(f"Breakout, gradient step, {malloc}", step(ordered), 5)
     show(f"Breakout, gradient step, not channels-last, {malloc}", step(obs), 5)
     show(f"Breakout, a rollout's frames made channels-last, {malloc}", reorder, 5)
+    linear, features = nn.Linear(64 * 7 * 7, 512), torch.rand(256, 64, 7, 7, requires_grad=True)
+    convolution = nn.Conv2d(64, 512, 7).to(memory_format=torch.channels_last)
+    show(f"Breakout, linear layer, {malloc}", lambda: linear(features.flatten(1)).sum().backward(), 5)
+    show(f"Breakout, the same as a convolution, {malloc}", lambda: convolution(features).sum().backward(), 5)
 
 
 def small() -> None:

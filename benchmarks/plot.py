@@ -114,8 +114,9 @@ def spread(places: list[float], gap: float, limit: float) -> list[float]:
 
 def seeds(shown: dict) -> str:
     """Whose runs, and how many."""
-    text = f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
-    return text + (f"; SB3, {len(shown['peer']['finals'])}" if "peer" in shown else "")
+    if "peer" in shown:
+        return f"ours, {len(shown['finals'])} seeds; SB3, {len(shown['peer']['finals'])}"
+    return f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
 
 
 def style(axes, theme: dict, grid: str) -> None:
