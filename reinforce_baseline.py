@@ -152,14 +152,14 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # (n,) or (components, n): components with fewer choices than the largest leave logits unused.
+        # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
         self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
         self.register_buffer("mask", (self.valid.float() - 1) * 1e9, persistent=False)  # added to logits
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def logits(self, obs: Tensor) -> Tensor:
-        return self.actor(obs).unflatten(-1, self.mask.shape) + self.mask
+        return self.actor(obs).unflatten(-1, self.valid.shape) + self.mask
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         dist = Categorical(logits=self.logits(obs), validate_args=False)
@@ -235,10 +235,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     check(args)
     T, N = args.num_steps, args.num_envs
     B = T * N
-    num_iterations = int(args.total_timesteps // B)
+    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
-    on_device = partial(torch.as_tensor, device=device)
+    on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
     envs = make_envs(args, N)
@@ -247,7 +247,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -336,7 +336,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
@@ -430,7 +430,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
     return checkpoint
 
 

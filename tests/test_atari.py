@@ -115,7 +115,7 @@ def test_up_to_30_frames_of_doing_nothing(make):
     envs, noops = make("Freeway", 16), Counter()
     envs.reset(seed=list(range(0, 32, 2)))
     for _ in range(16):
-        _, infos = envs.env.reset()
+        _, infos = envs.reset()
         noops.update(infos["episode_frame_number"].tolist())
     assert min(noops) == 0 and max(noops) == 30 and len(noops) == 31
 

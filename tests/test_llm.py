@@ -764,6 +764,10 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
     assert code == 0 and "of 1 held-out prompts" in out
     code, _, err = command_line(script, "--evaluate", args.run_dir, "--eval-episodes", 0)
     assert code == 2 and "--eval-episodes 0: " in err
+    other = Path(args.run_dir).with_name("other.jsonl")
+    other.write_text('{"prompt": "1>", "answer": "1", "level": 1}\n')
+    code, out, _ = command_line(script, "--evaluate", args.run_dir, "--task", other)
+    assert code == 0 and "of 1 held-out prompts" in out
 
 
 def test_scores_may_be_tensors(script):
@@ -856,6 +860,24 @@ def test_model_from_a_folder(script, make_args, tmp_path):
         [True] * 4,
         [False] + [True] * 3,
     ]
+
+
+def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypatch):
+    """A token that is called the first of a text may be something else, as in ChatML."""
+    agent = script.Agent(make_args(script))
+    agent.tokenizer.bos_token = "<"
+    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "12"
+    begin = lambda row, other=None: [agent.tokenizer.bos_token_id, *row]  # noqa: E731
+    monkeypatch.setattr(agent.tokenizer, "build_inputs_with_special_tokens", begin)
+    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "<12"
+
+
+def test_a_pad_that_the_model_does_not_know(script, make_args, monkeypatch):
+    tokenizer, model = gpt2(None)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert tokenizer.pad_token_id == model.config.vocab_size
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer, model))
+    script.train(make_args(script, eval_episodes=1))
 
 
 TINY = dict(
@@ -1000,7 +1022,8 @@ def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
 def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd):
     """Told before the first step, whichever prompt it is; a letter may be two tokens."""
     path = tmp_path / "long.jsonl"
-    path.write_text("\n".join(json.dumps({"prompt": text}) for text in ("1", "é" * 30, "1" * 40, "2", "3")))
+    texts = ["é" * 30, *(f"{i:041}" for i in range(20))]
+    path.write_text("\n".join(json.dumps({"prompt": text}) for text in texts))
     monkeypatch.setattr(script, "make_model", gpt2)
     monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
     err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)

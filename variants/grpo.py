@@ -79,7 +79,7 @@ class Args:
     norm_adv: bool = True  # divide by the standard deviation of the group (without: Dr. GRPO)
     clip_coef: float = 0.2  # ratios below 1 - this gain nothing (inf: off)
     clip_coef_high: float = 0.28  # nor do those above 1 + this (inf: off)
-    loss_norm: str = "token"  # mean over all tokens, or of each sequence first, or divide by a constant
+    loss_norm: str = "token"  # token: mean over all; sequence: of each first; constant: / max_new_tokens
     anneal_clip: bool = False  # clip_coef, linearly towards zero
     ent_coef: float = 0.0  # weight of the entropy bonus
     kl_coef: float = 0.02  # weight of the KL to the model before (0: there is no reference)
@@ -120,7 +120,7 @@ def group_advantages(scores: np.ndarray, group_size: int, norm_adv: bool) -> np.
 
 
 def grpo_loss(dist: Distribution, batch: Batch, clip_coef: float, args: Args) -> tuple[Tensor, dict]:
-    """Clipped surrogate objective with the KL to a reference (arXiv 2402.03300, equation 3).
+    """Clipped surrogate objective with the KL to a reference (after arXiv 2402.03300, equation 3).
 
     dist (M,) is the current agent's for what counts -> scalar loss, metrics without gradient.
     """
@@ -156,7 +156,7 @@ class Agent(nn.Module):
         ends = self.model.generation_config.eos_token_id  # there may be several
         ends = self.tokenizer.eos_token_id if ends is None else ends
         self.register_buffer("ends", torch.tensor(ends).flatten(), persistent=False)
-        self.pad = self.ends[0].item() if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
         self.reference = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
 
@@ -174,7 +174,8 @@ class Agent(nn.Module):
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
-            prompts = [(self.tokenizer.bos_token or "") + prompt for prompt in prompts]
+            begins = self.tokenizer.bos_token_id in self.tokenizer("x").input_ids  # as the model has learned
+            prompts = [(self.tokenizer.bos_token if begins else "") + prompt for prompt in prompts]
         tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
         P = tokens.shape[1]
         if P + self.max_new_tokens > self.model.config.get_text_config().max_position_embeddings:
@@ -282,7 +283,7 @@ def make_task(args: Args) -> Task:
     held_out = problems[: args.eval_episodes]
     seen = {problem["prompt"] for problem in held_out}
     training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
-    if not training:
+    if not training and not args.evaluate:
         refuse(f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves no prompt to train on")
     return Task(training, held_out, reward)
 
@@ -364,16 +365,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     # setup
     check(args)
     N = args.num_envs
-    M = N // args.num_minibatches
     num_iterations = args.total_episodes // N
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
-    on_device = partial(torch.as_tensor, device=device)
+    on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     task = make_task(args)
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
-    agent.encode(sorted((x["prompt"] for x in task.training + task.held_out), key=len)[-N:])  # they fit
+    prompts = [problem["prompt"] for problem in task.training + task.held_out]
+    agent.encode(sorted(prompts, key=lambda prompt: len(prompt.encode()))[-N:])  # the longest fit
     if not args.resume:
         warm_start(agent, args, task)
     if args.kl_coef:
@@ -435,7 +436,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, lengths)
         history = []
         for _ in range(args.update_epochs):
-            for idx in on_device(np.random.permutation(N)).split(M):  # [D06]
+            for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
                 metrics = backpropagate(agent, minibatch, clip_coef, args)
@@ -468,7 +469,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
             print(f"{steps:,} completions  {status}", flush=True)
 
     # wrap up
@@ -571,7 +572,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
     return checkpoint
 
 

@@ -86,7 +86,7 @@ class Args:
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
 
     device: str = "cpu"  # cpu, or cuda (or auto): a GPU for each process
-    threads: int = torch.get_num_threads()  # on the CPU; small networks are fastest with 1
+    threads: int = torch.get_num_threads()  # on the CPU, of the network and of the games alike
     compile: bool = False  # the update, by torch.compile: faster, once it is done
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
@@ -198,8 +198,8 @@ class Lives(gym.vector.VectorWrapper):
         actions = envs.unwrapped.ale.get_action_set()
         self.fire = actions.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in actions else None
 
-    def reset(self, *, seed: list[int], options: dict | None = None) -> tuple[np.ndarray, dict]:
-        obs, infos = self.env.reset(seed=np.array(seed) // 2, options=options)  # which must fit 31 bits
+    def reset(self, *, seed: list[int] | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        obs, infos = self.env.reset(seed=seed and np.array(seed) // 2, options=options)  # ALE takes 31 bits
         self.lives, self.starts = infos["lives"], np.ones(self.num_envs, dtype=bool)
         return obs, infos
 
@@ -264,7 +264,7 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes)
     obs, _ = envs.reset(seed=seeds)
-    if video_dir:  # these envs cannot render, so that the same games are played on screens in colour, too
+    if video_dir:  # these envs cannot render: the same games are played once more, on screens in colour
         screens = make_envs(args, envs.num_envs, colour=True)
         frames = [screens.reset(seed=seeds)[0][0, -1]]
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
@@ -291,13 +291,13 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))
+    num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))  # total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     if device.type == "cuda":  # one for each process, before anything collective
         device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(device)
-    on_device = partial(torch.as_tensor, device=device)
+    on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")  # the same in all processes
     envs = make_envs(args, N)
@@ -306,7 +306,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -414,7 +414,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
@@ -517,7 +517,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
     return checkpoint
 
 

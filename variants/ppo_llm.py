@@ -170,7 +170,7 @@ class Agent(nn.Module):
         ends = self.model.generation_config.eos_token_id  # there may be several
         ends = self.tokenizer.eos_token_id if ends is None else ends
         self.register_buffer("ends", torch.tensor(ends).flatten(), persistent=False)
-        self.pad = self.ends[0].item() if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
         self.value_head = nn.Linear(self.model.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.value_head.weight)  # [L6] a random one would make the first advantages noise
         nn.init.zeros_(self.value_head.bias)
@@ -191,7 +191,8 @@ class Agent(nn.Module):
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
-            prompts = [(self.tokenizer.bos_token or "") + prompt for prompt in prompts]
+            begins = self.tokenizer.bos_token_id in self.tokenizer("x").input_ids  # as the model has learned
+            prompts = [(self.tokenizer.bos_token if begins else "") + prompt for prompt in prompts]
         tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
         P = tokens.shape[1]
         if P + self.max_new_tokens > self.model.config.get_text_config().max_position_embeddings:
@@ -301,7 +302,7 @@ def make_task(args: Args) -> Task:
     held_out = problems[: args.eval_episodes]
     seen = {problem["prompt"] for problem in held_out}
     training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
-    if not training:
+    if not training and not args.evaluate:
         refuse(f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves no prompt to train on")
     return Task(training, held_out, reward)
 
@@ -383,16 +384,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     # setup
     check(args)
     N = args.num_envs
-    M = N // args.num_minibatches
     num_iterations = args.total_episodes // N
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
-    on_device = partial(torch.as_tensor, device=device)
+    on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     task = make_task(args)
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
-    agent.encode(sorted((x["prompt"] for x in task.training + task.held_out), key=len)[-N:])  # they fit
+    prompts = [problem["prompt"] for problem in task.training + task.held_out]
+    agent.encode(sorted(prompts, key=lambda prompt: len(prompt.encode()))[-N:])  # the longest fit
     if not args.resume:
         warm_start(agent, args, task)
     if args.kl_coef:
@@ -450,7 +451,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
         for n, (score, row) in enumerate(zip(scores, rows, strict=True)):
             dones[len(row) - 1, n] = 1
-            rewards[slice(len(row)) if np.ndim(score) else len(row) - 1, n] = score  # [L9] or one a token
+            rewards[len(row) - score.size : len(row), n] = score  # [L9] or one a token
         if args.kl_in_reward:
             rewards -= args.kl_coef * (logprobs - ref_logprobs).T.cpu().numpy()  # [L12]
         padded = np.vstack([values.T.cpu().numpy(), np.zeros((1, N), np.float32)])  # nothing comes after T
@@ -459,7 +460,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, returns, values)
         history = []
         for _ in range(args.update_epochs):
-            for idx in on_device(np.random.permutation(N)).split(M):  # [D06]
+            for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
                 metrics = backpropagate(agent, minibatch, clip_coef, args)
@@ -492,7 +493,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
             print(f"{steps:,} completions  {status}", flush=True)
 
     # wrap up
@@ -591,7 +592,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
     return checkpoint
 
 

@@ -247,8 +247,8 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
                 break
         else:
             vector_to_parameters(before, parameters)
-            dist, (kl, gain, step) = old, torch.zeros(3)
-    metrics = {"kl": kl, "gain": gain, "expected_gain": (gradient * step).sum(), "tries": tries + 1}
+            dist, kl, gain, step = old, 0, 0, torch.zeros_like(step)
+    metrics = {"kl": kl, "gain": gain, "expected_gain": gradient @ step, "tries": tries + 1}
     metrics |= {"cg_residual": (image - gradient).norm(), "entropy": dist.entropy().mean()}
     return {name: float(metric) for name, metric in metrics.items()}
 
@@ -317,10 +317,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)
+    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
-    on_device = partial(torch.as_tensor, device=device)
+    on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
     envs = make_envs(args, N)
@@ -329,7 +329,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     optimizer = Adam(agent.critic.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last
+    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
     if args.resume:
         checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
         episodes.extend(checkpoint["episodes"])
@@ -381,11 +381,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 done, timeout = terminated | truncated, truncated & ~terminated
                 rewards[t], dones[t] = reward, done
-                discounted_return[:] = args.gamma * discounted_return + reward  # looks back, not ahead
-                discounted_returns[t] = discounted_return
+                discounted_returns[t] = discounted_return[:] = args.gamma * discounted_return + reward
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
+                    _, final_value = agent(on_device(final_obs[timeout]))
+                    final_values[t, timeout] = final_value.cpu()
                 score += reward
                 length += 1
                 episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
@@ -395,7 +395,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             _, values[T] = agent(on_device(obs[T]))
 
         # update
-        agent.return_stats.update(on_device(discounted_returns).flatten())
+        agent.return_stats.update(on_device(discounted_returns).flatten())  # they look back, not ahead
         scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
         scaled_rewards = scaled_rewards.clip(-10, 10)  # [D31]
         scaled_rewards += args.gamma * final_values  # [E1] which are of the same scale
@@ -432,7 +432,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
         bar.set_postfix_str(status, refresh=False)
         bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:
+        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
@@ -528,7 +528,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or 'it is empty').splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
     return checkpoint
 
 
