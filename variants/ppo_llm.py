@@ -249,7 +249,7 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
         token = agent.act(output.logits[:, -1], greedy).where(running, agent.pad)
         fed, masks = token[:, None], [*masks, running]
         tokens, attended = torch.cat([tokens, fed], 1), torch.cat([attended, running[:, None]], 1)
-        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts; a pad that was sampled, too
+        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, what follows does not
         if not running.any():
             break
     return tokens, attended, torch.stack(masks, 1)
