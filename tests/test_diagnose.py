@@ -115,6 +115,23 @@ def test_what_counts_as_learned(tmp_path):
     assert names(write_run(tmp_path / "waves", HEALTHY | waves | GONE, {})) == ["entropy_collapse"]
 
 
+def test_noise_is_not_something_learned_that_was_lost():
+    """However long a run is: noise wanders, and at some time it is at its highest."""
+    rng = np.random.default_rng(0)
+    accused = {250: 0, 2500: 0}
+    for length in accused:
+        steps = np.arange(length)
+        for _ in range(50):
+            run = diagnose.Run(ROOT, {}, {"episode_return": (steps, rng.normal(size=length))}, 1.0)
+            accused[length] += diagnose.collapse(run) is not None
+    assert max(accused.values()) <= 1
+    run.series["episode_return"] = (
+        steps,
+        np.where(steps < 1250, 10 * steps / 1250, 0) + rng.normal(size=length),
+    )
+    assert diagnose.collapse(run) is not None
+
+
 def test_a_critic_that_once_saw_or_sees_a_little_is_not_blind(tmp_path):
     for name, values in {"once": np.where(UP < 0.07, 0.5, -1), "a little": 0.1 * ONE}.items():
         assert names(write_run(tmp_path / name, HEALTHY | {"explained_variance": values}, {})) == []

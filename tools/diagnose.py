@@ -152,6 +152,7 @@ RANDOM = 0.95  # share of the first entropy
 CUT = 1000  # gradient norms, in those that are allowed
 SIGHT = 0.8  # gamma
 STILL = 1e-5  # KL of an update
+CLIMB = 0.25  # share of all ups and downs of the return: noise alone climbs, too, but mostly to and fro
 FALL = 0.5  # share of the return that was gained
 STAYED = 0.8  # the same, of one that has learned
 LEFT_KL = 1.0  # to the reference, a token
@@ -396,8 +397,8 @@ def collapse(run: Run) -> Finding | None:
     mean = smooth(values)
     best = int(np.argmax(mean))
     climbed, fallen = mean[best] - mean[: best + 1].min(), mean[best] - mean[-1]
-    noise = np.abs(np.diff(mean)).mean()
-    if climbed <= 10 * noise or fallen < FALL * climbed:
+    moves = np.abs(np.diff(mean))
+    if climbed <= max(10 * moves.mean(), CLIMB * moves.sum()) or fallen < FALL * climbed:
         return None
     evidence = f"{name} fell from {mean[best]:.4g} to {mean[-1]:.4g}"
     return Finding(
