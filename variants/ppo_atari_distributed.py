@@ -294,7 +294,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     num_iterations = int(args.total_timesteps // (B * WORLD_SIZE))  # total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
-    if device.type == "cuda":  # one for each process, before anything collective
+    if device.type != "cpu":  # a GPU for each process, before anything collective
         device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory

@@ -128,7 +128,7 @@ def ppo_loss(
 ) -> tuple[Tensor, dict]:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
-    dist and value (T, M) are the current agent's for batch.obs -> scalar loss, metrics without gradient.
+    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
     """
     log_ratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = log_ratio.exp()
@@ -274,8 +274,7 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
     start, state = np.ones(envs.num_envs), agent.actor.weight.new_zeros(2, envs.num_envs, 128)
     while running.any():
-        obs, start = (torch.as_tensor(x, dtype=torch.float32, device=state.device) for x in (obs, start))
-        dist, _, state = agent(obs, start, state)
+        dist, _, state = agent(torch.as_tensor(obs, device=state.device), state.new_tensor(start), state)
         action = dist.mode if args.eval_greedy else dist.sample()
         obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
         start = terminated | truncated | (args.episodic_life & infos["life_lost"])
@@ -335,7 +334,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     final_obs = np.zeros_like(obs[0])
     actions = np.zeros((T, *envs.action_space.shape), np.int64)
     rewards, dones = np.zeros((2, T, N), np.float32)
-    starts, state = np.zeros((T + 1, N), np.float32), torch.zeros(2, N, 128, device=device)  # [D33]
+    starts, state = np.zeros((T + 1, N), np.float32), torch.zeros(2, N, 128, device=device)
     values = torch.zeros(T + 1, N, device=device)
     logprobs = torch.zeros(T, N, device=device)
     score, length = np.zeros((2, N))
@@ -356,7 +355,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # rollout
         with torch.no_grad():
-            obs[0], starts[0], first_state = obs[T], starts[T], state  # carry on from where we stopped
+            obs[0], starts[0], first_state = obs[T], starts[T], state  # [D33] carry on from where we stopped
             for t in range(T):
                 dist, values[t], state = agent(on_device(obs[t]), on_device(starts[t]), state)
                 action = dist.sample()
