@@ -136,13 +136,6 @@ def test_an_empty_value_is_a_mistake(flags, command_line):  # noqa: F811
     assert (code, out, err) == (2, "", "ppo_discrete.py: an empty value on the command line\n")
 
 
-def test_too_little_memory_is_told_in_a_line(make_args, command_line, monkeypatch):  # noqa: F811
-    args = make_args(ppo_discrete, num_steps=10**11, total_timesteps=10**12, num_minibatches=4)
-    code, _, err = command_line(ppo_discrete, *flags_of(args))
-    assert (code, err.count("\n")) == (2, 1)
-    assert "not enough memory" in err
-
-
 # ---- none of some
 
 

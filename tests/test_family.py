@@ -68,17 +68,17 @@ GONE = {  # what the parent has and the fork does without
     grpo: {"compute_gae"},
 }
 LINES = {  # without the block of PEP 723
-    reinforce_baseline: 463,
-    ppo_discrete: 492,
-    ppo_continuous: 529,
-    ppo_atari: 523,
-    ppo_masked: 513,
-    ppo_penalty: 541,
-    ppo_atari_lstm: 539,
-    trpo: 560,
-    ppo_llm: 626,
-    grpo: 606,
-    ppo_atari_distributed: 553,
+    reinforce_baseline: 460,
+    ppo_discrete: 489,
+    ppo_continuous: 526,
+    ppo_atari: 520,
+    ppo_masked: 510,
+    ppo_penalty: 538,
+    ppo_atari_lstm: 536,
+    trpo: 557,
+    ppo_llm: 623,
+    grpo: 603,
+    ppo_atari_distributed: 550,
 }
 TRAIN_LINES = {  # where it may be longer than 136
     ppo_continuous: 142,

@@ -558,10 +558,7 @@ def main() -> None:
         sys.stdout = None
         if args.evaluate:
             return
-    try:
-        evaluate_run(args) if args.evaluate else train(args)
-    except MemoryError as error:
-        refuse(f"not enough memory: {error}")
+    evaluate_run(args) if args.evaluate else train(args)
 
 
 if __name__ == "__main__":

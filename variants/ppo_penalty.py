@@ -546,10 +546,7 @@ def main() -> None:
     if folder := args.resume or args.evaluate:
         saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
         args = tyro.cli(Args, description=__doc__, default=saved)
-    try:
-        evaluate_run(args) if args.evaluate else train(args)
-    except MemoryError as error:
-        refuse(f"not enough memory: {error}")
+    evaluate_run(args) if args.evaluate else train(args)
 
 
 if __name__ == "__main__":
