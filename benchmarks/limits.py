@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import speed
-from results import ROOT, csv_path, number, parse_seeds, read_csv, read_table, refuse
+from results import ROOT, csv_path, number, read_csv, read_table, refuse
 
 TABLE = ROOT / "benchmarks/limits.toml"
 PAGE = ROOT / "docs/trust_regions.md"
@@ -22,13 +22,13 @@ BEGIN, END = "<!-- measured limits -->", "<!-- end -->"
 
 
 def read_finals(table: Path = TABLE) -> dict[str, dict[str, np.ndarray]]:
-    """{title of the way: {env: last 100 training episodes of each seed}}, or {} if a run is missing."""
-    finals = {}
-    for name, run in read_table(table)["runs"].items():
-        results = read_csv(csv_path(name, table))
-        if len(results.rows) < len(parse_seeds(run["seeds"])):
-            return {}
-        finals.setdefault(run["title"], {})[run["env"]] = results.finals(2)
+    """{title of the way: {env: last 100 training episodes of the seeds that all runs have}}, or {}."""
+    runs, finals = read_table(table)["runs"], {}
+    results = {name: read_csv(csv_path(name, table)) for name in runs}
+    seeds = sorted(set.intersection(*(set(found.rows) for found in results.values())))
+    for name, run in runs.items() if seeds else ():
+        same = results[name]._replace(rows={seed: results[name].rows[seed] for seed in seeds})
+        finals.setdefault(run["title"], {})[run["env"]] = same.finals(2)
     return finals
 
 
@@ -43,18 +43,19 @@ def normalise(finals: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, n
 
 
 def table(finals: dict[str, dict[str, np.ndarray]]) -> list[str]:
-    """A row for each way: its score, and its mean return and spread in each env."""
+    """A row for each way: its score, and its mean return in each env, with the spread of several seeds."""
     *ways, zero = finals
     envs = list(finals[zero])
+    seeds = len(finals[zero][envs[0]])
     short = " | ".join(env.partition("-")[0] for env in envs)
-    lines = [f"| | score | {short} |", "|---" * (2 + len(envs)) + "|"]
+    lines = [f"| {seeds} seed{'s' * (seeds > 1)} | score | {short} |", "|---" * (2 + len(envs)) + "|"]
     scores = normalise(finals)
     for way in [*ways, zero]:
         score = f"**{np.mean([*scores[way].values()]):.2f}**" if way in scores else "0"
         cells = []
         for env in envs:
-            mean, spread = finals[way][env].mean(), finals[way][env].std(ddof=1)
-            cells.append(f"{number(mean, spread)} ± {number(spread, abs(mean))}")
+            mean, spread = finals[way][env].mean(), finals[way][env].std(ddof=1) if seeds > 1 else 0
+            cells.append(number(mean, spread) + f" ± {number(spread, abs(mean))}" * (seeds > 1))
         lines.append(f"| {way} | {score} | {' | '.join(cells)} |")
     return lines
 

@@ -260,6 +260,7 @@ def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
     assert scores["clip"]["A-v0"] == pytest.approx([0.4, 0.6])
     assert scores["clip"]["B-v0"] == pytest.approx([1.2, 0.8])
     assert scores["nothing"]["B-v0"] == pytest.approx([0.2, -0.2])
+    assert limits.table(found)[0] == "| 2 seeds | score | A | B |"
     assert limits.table(found)[2:] == [
         "| clip | **0.75** | 70.0 ± 14.1 | −5.00 ± 1.41 |",
         "| nothing | **0.50** | 120.0 ± 14.1 | −10.0 ± 1.4 |",
@@ -267,16 +268,18 @@ def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
     ]
 
 
-def test_there_is_no_table_as_long_as_a_run_is_missing(tmp_path):
+def test_ways_are_compared_by_the_seeds_that_all_have(tmp_path):
     path = tmp_path / "limits.toml"
     head = 'envs = ["A-v0"]\n'
     path.write_text(head + "".join(f'[runs.{x}]\nscript = "x"\nseeds = "1-2"\ntitle = "{x}"\n' for x in "ab"))
-    for name, seeds in (("a_a", (1, 2)), ("b_a", (1,))):
-        rows = {seed: [[str(seed), "8", "1.5", "2.5"]] for seed in seeds}
+    for name, unit, seeds in (("a_a", 2, (1, 2)), ("b_a", 3, (2, 3))):
+        assert limits.read_finals(path) == {}
+        rows = {seed: [[str(seed), "8", f"{unit * seed}", "7.5"]] for seed in seeds}
         results.write_csv(results.csv_path(name, path), results.Results("", {}, rows))
-    assert limits.read_finals(path) == {}
-    results.write_csv(results.csv_path("b_a", path), results.read_csv(results.csv_path("a_a", path)))
-    assert [*limits.read_finals(path)] == ["a", "b"]
+    found = limits.read_finals(path)
+    assert found == {"a": {"A-v0": [4]}, "b": {"A-v0": [6]}}
+    assert limits.table(found)[0] == "| 1 seed | score | A |"
+    assert limits.table(found)[-1] == "| b | 0 | 6.00 |"
 
 
 def test_the_same_trust_region_for_the_peer():
