@@ -30,7 +30,15 @@ def make_peer_envs(script: str, args, num_envs: int, seed: int):
         import gymnasium as gym
 
         gym.register_envs(ale_py)
-        return VecFrameStack(make_atari_env(args.env_id, num_envs, seed=seed), 4)
+        env_kwargs = {"full_action_space": args.full_action_space} | json.loads(args.env_kwargs)
+        wrapper_kwargs = {
+            "terminal_on_life_loss": args.episodic_life,
+            "action_repeat_probability": args.sticky_actions,
+        }
+        envs = make_atari_env(
+            args.env_id, num_envs, seed, env_kwargs=env_kwargs, wrapper_kwargs=wrapper_kwargs
+        )
+        return VecFrameStack(envs, 4)
     envs = make_vec_env(args.env_id, num_envs, seed=seed, env_kwargs=json.loads(args.env_kwargs))
     return VecNormalize(envs, gamma=args.gamma) if script in ("ppo_continuous", "trpo") else envs
 
@@ -144,9 +152,9 @@ def main() -> None:
     script.check(args)
     run_dir, lock = script.make_run_dir(args)
     returns = train(Path(script.__file__).stem, args, run_dir)
-    print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
+    print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
     mean = sum(returns) / len(returns)
-    print(f"mean return {mean:.1f} in {len(returns)} episodes of evaluation; see {run_dir}")
+    print(f"mean return {mean:g} in {len(returns)} episodes of evaluation; see {run_dir}")
 
 
 if __name__ == "__main__":

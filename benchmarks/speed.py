@@ -1,5 +1,5 @@
 """Speed: a script against stable-baselines3's PPO (TRPO: sb3-contrib's), same env, same hyper-parameters,
-same number of threads.
+same number of torch's threads (Atari's games: as many in ours, one in the peer, which is its default).
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/speed.py --script ppo_discrete --env-id CartPole-v1 --flags=--compile
@@ -39,7 +39,7 @@ class Args:
     env_id: str = "CartPole-v1"
     steps: int = 204_800  # env steps of each run
     repeats: int = 5  # pairs of runs
-    threads: int = 1  # of torch
+    threads: int = 1  # of torch, and of our Atari games
     flags: str = ""  # more flags for the script, in one string
     num_envs: tuple[int, ...] = ()  # measure the script alone with these, too
     only: str = ""  # for the processes that this one starts: whose run it is

@@ -266,6 +266,15 @@ def test_evaluation_in_a_new_process_is_that_of_training(script, make_args, caps
     assert evaluated.stdout.splitlines() == lines
 
 
+def test_small_returns_are_not_rounded_away(script, make_args, monkeypatch, capsys):
+    monkeypatch.setattr(script, "evaluate", lambda *_: [-0.25, 0.125])
+    script.report(None, make_args(script), "here")
+    assert capsys.readouterr().out.splitlines() == [
+        "returns of evaluation: -0.25 0.125",
+        "mean return -0.0625 in 2 episodes of evaluation; see here",
+    ]
+
+
 def test_more_episodes_of_a_saved_run(script, make_args, command_line):
     args = make_args(script, iterations=1, eval_episodes=2)
     script.train(args)

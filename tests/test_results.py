@@ -20,6 +20,7 @@ import pytest
 import results
 import run_sb3
 from PIL import Image
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, StickyActionEnv
 
 import ppo_atari
 import ppo_discrete
@@ -300,6 +301,14 @@ def test_the_same_learning_rate_for_the_peer():
         run_sb3.make_peer("ppo_discrete", replace(args, target_kl=0.01), 1)
     with pytest.raises(SystemExit, match="NoFrameskip"):
         run_sb3.make_peer("ppo_atari", ppo_atari.Args(), 1)
+
+
+def test_the_same_game_for_the_peer():
+    args = ppo_atari.Args(env_id="BreakoutNoFrameskip-v4", env_kwargs='{"mode": 4}')
+    args = replace(args, sticky_actions=0.25, episodic_life=False, full_action_space=True)
+    envs = run_sb3.make_peer_envs("ppo_atari", args, 1, 1)
+    assert envs.action_space.n == 18 and envs.get_attr("_game_mode") == [4]
+    assert envs.env_is_wrapped(StickyActionEnv) == [True] and envs.env_is_wrapped(EpisodicLifeEnv) == [False]
 
 
 def test_what_is_complete_needs_no_command(tmp_path):

@@ -515,8 +515,8 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     """Evaluate, and say what came of it; then film one more episode, if that is wanted."""
     returns = evaluate(agent, args)
     mean = float(np.mean(returns))
-    print("returns of evaluation:", *(f"{episode_return:.1f}" for episode_return in returns))
-    print(f"mean return {mean:.1f} in {len(returns)} episodes of evaluation; see {run_dir}", flush=True)
+    print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
+    print(f"mean return {mean:g} in {len(returns)} episodes of evaluation; see {run_dir}", flush=True)
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
