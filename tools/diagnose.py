@@ -70,6 +70,18 @@ class Run(NamedTuple):
     def values(self, name: str) -> np.ndarray:
         return self.series[name][1]
 
+    def flag(self, name: str, default: float) -> float:
+        """The value of a flag; the default if there is none, or none that is a number."""
+        try:
+            return float(self.args[name])
+        except (KeyError, TypeError, ValueError):
+            return default
+
+    def updates(self) -> int:
+        """How many there were; the returns of others are logged for each episode, or each evaluation."""
+        mine = [len(self.values(name)) for name in ("kl", "entropy", "value_loss", "score") if self.has(name)]
+        return max(mine or [len(steps) for steps, _ in self.series.values()])
+
     def late(self, name: str, share: float = 0.5) -> float:
         """The median in the last part of the run, of what is finite; NaN if nothing is."""
         values = self.values(name)
@@ -108,7 +120,7 @@ def read_run(folder: Path) -> Run:
                         text = value.tensor.string_val[0].decode()
         args = dict(re.findall(r"^\|(\w+)\|(.*)\|$", text, re.M))
         if (folder / "args.json").exists():
-            args = json.loads((folder / "args.json").read_text())
+            args = dict(json.loads((folder / "args.json").read_text()))
     except Exception as error:  # not readable, not a file, not JSON
         refuse(f"{folder}: {type(error).__name__}: {error}")
     series = {}
@@ -159,6 +171,7 @@ LEFT_KL = 1.0  # to the reference, a token
 SIGNAL = 0.1  # share of groups
 FINISHED = 0.7  # share of completions
 LOST = 0.1  # share of right answers
+NOISE = 4  # standard deviations of that
 
 
 def learned(run: Run) -> bool:
@@ -179,7 +192,7 @@ def learned(run: Run) -> bool:
 def not_finite(run: Run) -> Finding | None:
     """There are numbers that are not finite.
 
-    Cure: lower --learning-rate; look for infinite rewards and observations.
+    Cure: lower --learning-rate, look for infinite rewards and observations.
     Source: arithmetic.
     """
     for panel, name in [(i, name) for i, names in enumerate(PANELS) for name in names]:
@@ -194,7 +207,7 @@ def not_finite(run: Run) -> Finding | None:
 def update_too_large(run: Run) -> Finding | None:
     """The updates are too large: the policy leaves the data that it learns from.
 
-    Cure: lower --learning-rate or --update-epochs, keep --clip-coef 0.2, --target-kl 0.02, a larger --beta.
+    Cure: lower --learning-rate, fewer --update-epochs, smaller --clip-coef, lower --target-kl, larger --beta.
     Source: Schulman et al. 2017, section 3; detail 12 of the 37.
     """
     if not run.has("kl") or run.has("tries"):  # TRPO's are as large as they were meant to be
@@ -216,24 +229,24 @@ def update_too_large(run: Run) -> Finding | None:
 def value_clip(run: Run) -> Finding | None:
     """The value clip holds the critic back: returns are far larger than it lets the critic move.
 
-    Cure: --vf-clip-coef inf, or scale the rewards.
+    Cure: --vf-clip-coef inf, smaller rewards.
     Source: Engstrom et al. 2020; Andrychowicz et al. 2021; detail 9 of the 37.
     """
     if not run.has("value_loss", "explained_variance"):
         return None
-    clip = float(run.args.get("vf_clip_coef", math.inf))
+    clip = run.flag("vf_clip_coef", math.inf)
     error = math.sqrt(2 * run.late("value_loss"))
     blind = run.late("explained_variance")
     if not (math.isfinite(clip) and error >= CLIPS * clip and blind <= CLIPPED):
         return None
     evidence = f"errors of {error:.3g}, a clip of {clip:g}, and explained_variance {blind:.2f}"
-    return Finding(error / clip / CLIPS, run.series["value_loss"][0][0], evidence, 3)
+    return Finding(error / max(clip, 1e-30) / CLIPS, run.series["value_loss"][0][0], evidence, 3)
 
 
 def entropy_collapse(run: Run) -> Finding | None:
     """The policy stopped trying: its entropy is gone before it has learned.
 
-    Cure: raise --ent-coef, lower --learning-rate; for continuous actions raise --log-std-init.
+    Cure: raise --ent-coef, lower --learning-rate, a lower --target-kl, raise --log-std-init.
     Source: Williams and Peng 1991; detail 10 of the 37.
     """
     if not run.has("entropy") or run.has("score"):
@@ -265,10 +278,10 @@ def entropy_too_high(run: Run) -> Finding | None:
     Cure: lower --ent-coef.
     Source: Andrychowicz et al. 2021.
     """
-    if not run.has("entropy", "kl"):
+    if not run.has("entropy"):
         return None
     steps, entropy = run.series["entropy"]
-    start, high, coef = float(entropy[0]), run.late("entropy", 0.25), float(run.args.get("ent_coef", 0))
+    start, high, coef = float(entropy[0]), run.late("entropy", 0.25), run.flag("ent_coef", 0)
     if "log_std_init" in run.args and start:
         per_action = (1.419 + float(run.args["log_std_init"])) * (high / start - 1)  # log of what std grew by
         if per_action < GROWN or not coef:
@@ -283,14 +296,14 @@ def entropy_too_high(run: Run) -> Finding | None:
 
 
 def gradients_cut_off(run: Run) -> Finding | None:
-    """Nearly all of every gradient is cut off, so that its direction is the largest part's alone.
+    """Nearly all of every gradient is cut off: what is left is small beside Adam's epsilon.
 
-    Cure: scale the rewards, keep --norm-adv, raise --max-grad-norm.
-    Source: detail 11 of the 37; Andrychowicz et al. 2021.
+    Cure: scale the rewards, --norm-adv, raise --max-grad-norm.
+    Source: details 3 and 11 of the 37; Andrychowicz et al. 2021.
     """
     if not run.has("grad_norm"):
         return None
-    longest = float(run.args.get("max_grad_norm", math.inf))
+    longest = run.flag("max_grad_norm", math.inf)
     times = float(np.median(run.values("grad_norm"))) / max(longest, 1e-30)
     if times < CUT:
         return None
@@ -299,26 +312,28 @@ def gradients_cut_off(run: Run) -> Finding | None:
 
 
 def short_sight(run: Run) -> Finding | None:
-    """The discount factor makes the agent short-sighted: what comes later counts for nothing.
+    """The discount factor makes the agent short-sighted: what comes later counts little.
 
     Cure: --gamma 0.99.
     Source: Schulman et al. 2016; Andrychowicz et al. 2021.
     """
-    gamma = float(run.args.get("gamma", 1))
+    gamma = run.flag("gamma", 1)
     if gamma > SIGHT or not run.has("episode_length") or run.has("score"):
         return None
     length = run.late("episode_length")
     horizon = 1 / (1 - gamma)
     if not length >= 4 * horizon:
         return None
-    evidence = f"--gamma {gamma:g} looks {horizon:.2g} steps ahead, in episodes of {length:.3g}"
+    evidence = (
+        f"--gamma {gamma:g} looks {horizon:.2g} step{'s' * (horizon > 1)} ahead, in episodes of {length:.3g}"
+    )
     return Finding(length / horizon / 4, run.series["episode_length"][0][0], evidence, 0)
 
 
 def returns_all_alike(run: Run) -> Finding | None:
     """All episodes have the same return: there is nothing to tell good from bad.
 
-    Cure: look at the env's rewards; let the agent explore, so that it finds one at all.
+    Cure: look at the env's rewards, let the agent explore until it finds one.
     Source: arithmetic, equal returns have no advantages.
     """
     if not run.has("episode_return"):
@@ -331,9 +346,9 @@ def returns_all_alike(run: Run) -> Finding | None:
 
 
 def blind_critic(run: Run) -> Finding | None:
-    """The critic sees nothing: it explains none of what the returns do, so advantages are noise.
+    """The critic sees nothing: it explains none of what the returns do, so that advantages are noisy.
 
-    Cure: normalise observations, --vf-clip-coef inf, raise --vf-coef; look at the done flags.
+    Cure: normalise observations, --vf-clip-coef inf, raise --vf-coef, look at the done flags.
     Source: detail 12 of the 37.
     """
     if not run.has("explained_variance", "kl"):  # REINFORCE learns without: slowly, but from fresh data
@@ -350,10 +365,10 @@ def blind_critic(run: Run) -> Finding | None:
 def no_episode_ends(run: Run) -> Finding | None:
     """No episode was seen to end, so there is no return to look at.
 
-    Cure: give the env a time limit; fewer --checkpoints, each of which starts episodes anew.
+    Cure: give the env a time limit, fewer --checkpoints (each of them starts episodes anew).
     Source: docs/operations.md.
     """
-    if run.has("score") or (run.has("episode_return") and np.isfinite(run.values("episode_return")).any()):
+    if not run.has("episode_return") or np.isfinite(run.values("episode_return")).any():
         return None
     steps = max(x[-1] for x, _ in run.series.values())
     return Finding(50.0, 0, f"none in {steps:,} steps", 0)
@@ -362,12 +377,12 @@ def no_episode_ends(run: Run) -> Finding | None:
 def standstill(run: Run) -> Finding | None:
     """The policy hardly moves.
 
-    Cure: raise --learning-rate; look whether rewards and advantages differ at all.
+    Cure: raise --learning-rate, look whether rewards and advantages differ at all.
     Source: detail 12 of the 37.
     """
     if not run.has("kl") or run.has("tries"):
         return None
-    if float(run.args.get("update_epochs", 2)) * float(run.args.get("num_minibatches", 2)) == 1:
+    if run.flag("update_epochs", 2) * run.flag("num_minibatches", 2) == 1:
         return None  # the only step of an update is taken after its KL is measured
     steps, kl = run.series["kl"]
     half = float(np.median(kl[: max(1, len(kl) // 2)]))  # later the learning rate may have been annealed
@@ -384,7 +399,7 @@ def standstill(run: Run) -> Finding | None:
 def collapse(run: Run) -> Finding | None:
     """What was learned was lost again.
 
-    Cure: lower --learning-rate, --anneal-lr, a lower --target-kl; save more often and take the best.
+    Cure: lower --learning-rate, --anneal-lr, a lower --target-kl, an earlier stop.
     Source: Engstrom et al. 2020; Huang et al. 2022.
     """
     name = "score" if run.has("score") else "episode_return"
@@ -443,7 +458,7 @@ def no_signal(run: Run) -> Finding | None:
 def unfinished(run: Run) -> Finding | None:
     """Completions are cut off before their end, so that their score says little.
 
-    Cure: raise --max-new-tokens; look whether the end of text is in the training data.
+    Cure: raise --max-new-tokens, look whether the end of text is in the training data.
     Source: Yu et al. 2025 (DAPO).
     """
     if not run.has("finished"):
@@ -468,7 +483,9 @@ def reward_hacking(run: Run) -> Finding | None:
     score, exact = smooth(run.values("score"), 0.1), smooth(run.values("exact"), 0.1)
     best = int(np.argmax(exact))
     lost = exact[best] - exact[-1]
-    if lost < LOST or score[-1] <= score[best]:
+    window = len(run.values("exact")) - len(exact) + 1
+    noise = np.diff(run.values("exact")).std() / math.sqrt(window)  # of the difference of two such means
+    if lost < max(LOST, NOISE * noise) or score[-1] <= score[best]:
         return None
     steps = run.series["exact"][0]
     evidence = f"exact fell from {exact[best]:.2f} to {exact[-1]:.2f}, while score rose to {score[-1]:.2f}"
@@ -504,25 +521,35 @@ def explain(rule: Callable) -> tuple[str, str, str]:
 
 def diagnose(run: Run) -> list[tuple[Callable, Finding]]:
     """What the rules find: the worst first, causes before effects; nothing in fewer than 20 updates."""
-    if max(len(steps) for steps, _ in run.series.values()) < 20:
+    if run.updates() < 20:
         return []
     found = [(rule, finding) for rule in RULES if (finding := rule(run))]
     found = [pair for pair in found if not math.isnan(pair[1].badness)]  # not_finite has told that
     return sorted(found, key=lambda pair: -round(math.log10(min(pair[1].badness, 100))))
 
 
+def fitting(cure: str, run: Run) -> str:
+    """Those parts of a cure whose flags the run has, if its flags are known."""
+    known = [flag.replace("_", "-") for flag in run.args]
+    parts = cure.rstrip(".").split(", ")
+    return ", ".join(part for part in parts if not known or {*re.findall(r"--([\w-]+)", part)} <= {*known})
+
+
 def describe(run: Run) -> list[str]:
     """At most ten lines about one run."""
-    last, updates = max((steps[-1], len(steps)) for steps, _ in run.series.values())
+    last = max(steps[-1] for steps, _ in run.series.values())
     found = diagnose(run)
-    nothing = "nothing stands out" if updates >= 20 else "too few updates to say anything"
+    nothing = "nothing stands out" if run.updates() >= 20 else "too few updates to say anything"
     lines = [f"{run.folder}: {last:,} steps; " + ("" if found else nothing)]
     if found:
-        lines[0] += f"{len(found)} thing{'s' * (len(found) > 1)} to look at, the worst first"
+        lines[0] += (
+            f"{len(found)} thing{'s' * (len(found) > 1)} to look at, the worst first"
+            + ", four of them" * (len(found) > 4)
+        )
     for number, (rule, finding) in enumerate(found[:4], 1):
         what, cure, _ = explain(rule)
         lines.append(f"{number}. {what.rstrip('.')}, from step {finding.first:,}: {finding.evidence}.")
-        lines.append(f"   Try: {cure}")
+        lines.append(f"   Try: {fitting(cure, run)}.")
     return lines
 
 
@@ -539,14 +566,14 @@ def compare(runs: list[Run]) -> list[str]:
                 curves[run.folder] = steps[kept][len(steps[kept]) - len(mean) :], mean
     low = min((mean.min() for _, mean in curves.values()), default=0)
     goal = low + 0.9 * (max((mean.max() for _, mean in curves.values()), default=0) - low)
-    width = max(len(run.folder.name) for run in runs)
+    width = max(len(str(run.folder)) for run in runs)
     for run in runs:
         steps, mean = curves.get(run.folder, (np.array([0]), np.array([math.nan])))
         there = f"{steps[np.argmax(mean >= goal)]:,}" if (mean >= goal).any() else "never"
         found = diagnose(run)
         worst = found[0][0].__name__ if found else ""
         rows.append(
-            (-mean[-1], f"{run.folder.name:{width}} {mean[-1]:9.4g} {there:>11} {run.seconds:8,.0f}  {worst}")
+            (-mean[-1], f"{run.folder!s:{width}} {mean[-1]:9.4g} {there:>11} {run.seconds:8,.0f}  {worst}")
         )
     rows.sort(key=lambda row: (math.isnan(row[0]), row[0]))
     return [
