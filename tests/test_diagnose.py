@@ -96,7 +96,7 @@ def test_nothing_is_found_in_a_healthy_run(tmp_path, series):
         (HEALTHY | {"value_loss": 1e4 * ONE}, {}),
         (HEALTHY | {"episode_length": 15 * ONE}, {"gamma": 0.75}),
         (LANGUAGE | {"signal": np.where(UP < 0.3, 0.5, 0), "score": UP, "exact": UP}, {}),
-        (HEALTHY | {"kl": np.where(UP < 0.6, 0.01, 1e-9)}, {}),
+        (HEALTHY | {"kl": np.where(UP < 0.4, 0.01, 1e-9)}, {}),
         (LANGUAGE | {"finished": 0.9 * ONE}, {}),
     ],
     ids=["a critic that sees", "short episodes", "learned, no signal left", "annealed", "mostly finished"],
@@ -149,16 +149,16 @@ def test_noise_is_not_something_learned_that_was_lost():
 
 
 def test_noise_is_no_hacked_reward():
-    """A score that rises a little, and answers that are right as often as before: 64 of them in an update."""
+    """A score that rises a little, and answers that are right as often as before: 16 of them in an update."""
     rng = np.random.default_rng(0)
     steps, accused = np.arange(50), 0
     score = 0.4 + 0.001 * steps
     for _ in range(50):
-        exact = rng.binomial(64, 0.4, size=50) / 64
+        exact = rng.binomial(16, 0.4, size=50) / 16
         run = diagnose.Run(ROOT, {}, {"score": (steps, score), "exact": (steps, exact)}, 1.0)
         accused += diagnose.reward_hacking(run) is not None
     assert accused <= 1
-    run.series["exact"] = steps, exact - 0.005 * steps
+    run.series["exact"] = steps, exact * (1 - steps / 50)
     assert diagnose.reward_hacking(run) is not None
     run.series["score"] = steps, score - 0.002 * steps  # lost, but for no reward
     assert diagnose.reward_hacking(run) is None
