@@ -263,8 +263,9 @@ def test_episodes_that_do_not_fit_are_told_of(make_args, capsys):
     ppo_discrete.train(make_args(ppo_discrete, env_id="CartPole-v1", checkpoints=4))
     message = "episodes of over 16 steps will not be counted; fewer --checkpoints helps"
     assert message in capsys.readouterr().out
-    ppo_discrete.train(make_args(ppo_discrete, env_id="toy/TimesOut-v0"))
-    assert "will not be counted" not in capsys.readouterr().out
+    for T, told in ((3, False), (2, True)):  # for episodes of 3 steps
+        ppo_discrete.train(make_args(ppo_discrete, env_id="toy/TimesOut-v0", num_steps=T, checkpoints=4))
+        assert ("will not be counted" in capsys.readouterr().out) is told
 
 
 def test_games_that_do_not_fit_are_told_of(atari, make_args, no_evaluation, capsys):
@@ -276,6 +277,13 @@ def test_games_that_do_not_fit_are_told_of(atari, make_args, no_evaluation, caps
 
 
 # ---- the screen
+
+
+def test_twenty_lines_of_progress(vector, make_args, no_evaluation, capsys):
+    """Where there is no terminal."""
+    vector.train(make_args(vector, iterations=40, num_steps=2))
+    lines = [line for line in capsys.readouterr().out.splitlines() if " steps/s  " in line]
+    assert [line.split()[0] for line in lines] == [str(16 * i) for i in range(1, 21)]
 
 
 def on_a_terminal(columns, *command):

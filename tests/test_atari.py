@@ -1,6 +1,5 @@
 """The games, frame by frame against the classic wrappers, and details 14 to 22."""
 
-import time
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
@@ -150,6 +149,19 @@ def test_a_lost_life_is_an_end_for_the_learner_alone(
     [((rewards, values, dones, *_), _)] = inputs
     assert dones.sum() == ends
     assert log[-1]["episode_return"] == log[-1]["eval_return"] == 0
+    assert 100 < log[-1]["episode_length"] < 128  # of the whole game
+
+
+def test_fire_opens_every_game(make):
+    """After a reset in the middle of one, too, as at a cut."""
+    envs, given = make("Breakout"), []
+    step = envs.env.step
+    envs.env.step = lambda actions: given.append(actions.item()) or step(actions)
+    for _ in range(2):
+        envs.reset(seed=[1])
+        for _ in range(3):
+            envs.step(np.array([0]))
+    assert given == [1, 0, 0] * 2
 
 
 def test_each_life_starts_with_fire(make):
@@ -262,6 +274,8 @@ def test_one_network_for_policy_and_value(atari, game, actions, make_args):
     trunk = 64 * frames * 32 + 32 + 32_832 + 36_928 + 1_606_144
     heads = (width + 1) * (actions + 1)
     assert sum(p.numel() for p in agent.parameters()) == trunk + memory + heads
+    layers = [type(module).__name__ for module in agent.trunk]
+    assert layers == ["Conv2d", "ReLU"] * 3 + ["Flatten", "Linear", "ReLU"]
     passes = []
     agent.trunk.register_forward_hook(lambda module, inputs, output: passes.append(output))
     dist, value = look(atari, agent, torch.randint(256, (2, frames, 84, 84), dtype=torch.uint8))
@@ -314,17 +328,15 @@ def test_protocol_is_explicit(make):
     """No sticky actions, though the registry has them at 0.25; the flags get where they belong."""
     kwargs = make("Pong").spec.kwargs
     assert kwargs["repeat_action_probability"] == 0
-    assert kwargs["reward_clipping"] is False
+    assert kwargs["reward_clipping"] is False and kwargs["num_threads"] == 1
     assert make("Pong", sticky_actions=0.25).spec.kwargs["repeat_action_probability"] == 0.25
 
 
 def test_an_action_that_is_none_fails_at_once(make):
     envs = make("Breakout", 2)
     envs.reset(seed=[0, 1])
-    start = time.perf_counter()
     with pytest.raises(AssertionError):
         envs.step(np.array([0, 4]))
-    assert time.perf_counter() - start < 1
 
 
 def test_rows_that_did_not_end_are_noise(atari, make_args, record, no_evaluation, monkeypatch):

@@ -77,11 +77,18 @@ def test_infinite_clip_is_no_clip(clipped):
 def test_value_clip(ppo, value, old_value, target, loss, derivative):
     value = torch.tensor([float(value)], requires_grad=True)
     batch = batch_of(ppo, 1, values=torch.tensor([float(old_value)]), returns=torch.tensor([float(target)]))
-    args = make_loss_args(ppo, vf_coef=1.0, vf_clip_coef=0.2)
+    args = make_loss_args(ppo, vf_coef=1.0, vf_clip_coef=0.2, clip_coef=0.3)
     result, metrics = loss_of(ppo, Policy(torch.zeros(1)), value, batch, args)
     result.backward()
     assert metrics["value_loss"].item() == pytest.approx(loss)
     assert value.grad.item() == pytest.approx(derivative, abs=1e-6)
+
+
+def test_the_ratio_is_clipped_by_what_is_given(clipped):
+    """Which is annealed, unlike the flag."""
+    batch, args = batch_of(clipped, 1, advantages=torch.ones(1)), make_loss_args(clipped, clip_coef=0.4)
+    loss, _ = clipped.ppo_loss(Policy(torch.tensor([math.log(1.5)])), torch.zeros(1), batch, 0.1, args)
+    assert loss.item() == pytest.approx(-1.1)
 
 
 def test_value_loss_is_half_the_squared_error_when_not_clipped(one_loss):

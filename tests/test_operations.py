@@ -130,7 +130,7 @@ def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     for moment in moments:
         process = context.Process(target=train_until_killed, args=(script.__name__, asdict(killed), *moment))
         process.start()
-        process.join(120)
+        process.join(600)
         assert process.exitcode == -signal.SIGKILL
         iterations.append(checkpoint(killed.run_dir)["iteration"])
         killed = replace(killed, resume=killed.run_dir)
@@ -273,6 +273,13 @@ def test_small_returns_are_not_rounded_away(script, make_args, monkeypatch, caps
         "returns of evaluation: -0.25 0.125",
         "mean return -0.0625 in 2 episodes of evaluation; see here",
     ]
+
+
+def test_flags_of_an_evaluation_are_checked(script, make_args, command_line, no_evaluation):
+    args = make_args(script, iterations=1)
+    script.train(args)
+    code, out, err = command_line(script, "--evaluate", args.run_dir, "--eval-episodes", -1)
+    assert (code, out, err.count("\n")) == (2, "", 1) and "--eval-episodes -1 is not between 0 and" in err
 
 
 def test_more_episodes_of_a_saved_run(script, make_args, command_line):

@@ -318,7 +318,7 @@ CASES = [
 
 def make(make_args, script, actions, **flags):
     """Args for two rollouts of noise."""
-    flags = dict(iterations=2, num_steps=32, anneal_lr=False, gamma=0.95) | flags
+    flags = dict(iterations=2, num_steps=32, anneal_lr=False, gamma=0.9) | flags
     return make_args(script, env_id="toy/Noise-v0", env_kwargs=f'{{"actions": "{actions}"}}', **flags)
 
 

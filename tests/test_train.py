@@ -1,9 +1,11 @@
 """What train() does with envs, optimizer and random numbers, seen through recorders and toy envs."""
 
+import itertools
 import json
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -195,6 +197,24 @@ def test_learning_rate_schedule(script, make_args, steps_of_adam, no_evaluation)
     assert {lr for lr, _ in steps_of_adam} == {1e-3}
 
 
+DEFAULTS = dict(gamma=0.99, vf_coef=0.5, ent_coef=0.01, max_grad_norm=0.5, anneal_lr=True, norm_adv=True)
+DEFAULTS |= dict(gae_lambda=0.95, clip_coef=0.2, vf_clip_coef=0.2)
+OTHERS = {
+    "reinforce_baseline": dict(gae_lambda=1.0, norm_adv=False),
+    "ppo_masked": dict(vf_clip_coef=math.inf),
+    "ppo_continuous": dict(ent_coef=0.0),
+    "ppo_penalty": dict(ent_coef=0.0),
+    "trpo": dict(gae_lambda=0.97),
+} | {name_of(script): dict(clip_coef=0.1, vf_clip_coef=0.1) for script in ATARI}
+
+
+def test_defaults(script):
+    """Of the flags that a script has, those that the 37 details give a value."""
+    expected = DEFAULTS | OTHERS.get(name_of(script), {})
+    found = {name: getattr(script.Args, name) for name in expected if hasattr(script.Args, name)}
+    assert found == {name: expected[name] for name in found}
+
+
 def test_clip_schedule(clipped, make_args, record, no_evaluation):
     losses = record(clipped, "ppo_loss")
     clipped.train(make_args(clipped, clip_coef=0.4, anneal_clip=True))
@@ -258,9 +278,12 @@ def test_the_ratio_is_one_on_fresh_data(script, flags, make_args, record, no_eva
 
 
 def test_returns_are_built_from_raw_advantages(script, make_args, record, rollouts_of, no_evaluation):
+    """With the two discounts where they belong."""
     advantages = record(script, "compute_gae")
-    _, [batch] = rollouts_of(script, make_args(script, iterations=1, env_id=toy(script, "TimesOut")))
-    [((_, values, *_), result)] = advantages
+    flags = dict(gamma=0.9, gae_lambda=0.8, env_id=toy(script, "TimesOut"))
+    _, [batch] = rollouts_of(script, make_args(script, iterations=1, **flags))
+    [((_, values, _, *discounts), result)] = advantages
+    assert discounts == [0.9, 0.8]
     torch.testing.assert_close(batch.advantages, result)
     torch.testing.assert_close(batch.returns, result + values[:-1])
 
@@ -307,6 +330,54 @@ def test_target_kl_ends_the_update_after_an_epoch(clipped, make_args, record, no
     losses.clear()
     clipped.train(make_args(clipped, iterations=2, learning_rate=0.0, target_kl=1e-6))
     assert len(losses) == 2 * 4
+
+
+def test_target_kl_is_compared_with_the_last_minibatch(clipped, make_args, record, no_evaluation):
+    """The first one has a KL of 0: their mean is half of it."""
+    losses = record(clipped, "ppo_loss")
+
+    def updates(target_kl):
+        losses.clear()
+        clipped.train(make_args(clipped, iterations=1, learning_rate=3e-2, target_kl=target_kl))
+        return len(losses)
+
+    assert updates(math.inf) == 4
+    kl = losses[1][1][1]["kl"].item()
+    assert updates(0.9 * kl) == 2 and updates(1.1 * kl) == 4
+
+
+def test_returns_are_means_of_the_last_100_episodes(vector, make_args, record):
+    """Of 1 to 20 steps, the t-th of which pays t."""
+    inputs, played = record(vector, "compute_gae"), record(vector, "evaluate")
+    sizes = dict(num_steps=256, iterations=2, eval_episodes=5)
+    _, log = vector.train(make_args(vector, env_id=toy(vector, "Dice"), **sizes))
+    lengths, length = [], torch.zeros(4)
+    for dones in torch.cat([dones for (_, _, dones, *_), _ in inputs]):
+        length += 1
+        lengths += length[dones > 0].tolist()
+        length[dones > 0] = 0
+    assert len(lengths) > 150
+    last = np.array(lengths[-100:])
+    assert log[-1]["episode_length"] == pytest.approx(last.mean())
+    assert log[-1]["episode_return"] == pytest.approx((last * (last + 1) / 2).mean())
+    [(_, returns)] = played
+    assert log[-1]["eval_return"] == pytest.approx(np.mean(returns)) and len(set(returns)) > 2
+
+
+def test_steps_per_second(script, make_args, no_evaluation, monkeypatch):
+    """If an iteration takes one second, by the clock."""
+    monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    args = make_args(script, env_id=toy(script, "TimesOut"))
+    _, log = script.train(args)
+    assert [row["steps_per_second"] for row in log] == [args.num_envs * args.num_steps] * 4
+
+
+def test_threads(script, make_args, no_evaluation):
+    before = torch.get_num_threads()
+    script.train(make_args(script, iterations=1, threads=before + 1))
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert after == before + 1
 
 
 def test_metrics_are_means_over_the_update(one_loss, make_args, record, no_evaluation):
