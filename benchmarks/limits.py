@@ -1,6 +1,6 @@
 """What keeps a policy close, in the measure of the PPO paper: the table of docs/trust_regions.md.
 
-    python benchmarks/learning_curves.py --table benchmarks/limits.toml    # 8 hours of 2 cores
+    python benchmarks/learning_curves.py --table benchmarks/limits.toml    # 6 to 8 hours of 2 cores
     python benchmarks/limits.py
     python benchmarks/limits.py --cost    # milliseconds of an update, in turn, on an idle machine
 
