@@ -26,7 +26,9 @@ def read_finals(table: Path = TABLE) -> dict[str, dict[str, np.ndarray]]:
     runs, finals = read_table(table)["runs"], {}
     results = {name: read_csv(csv_path(name, table)) for name in runs}
     seeds = sorted(set.intersection(*(set(found.rows) for found in results.values())))
-    for name, run in runs.items() if seeds else ():
+    if not seeds:
+        return {}
+    for name, run in runs.items():
         same = results[name]._replace(rows={seed: results[name].rows[seed] for seed in seeds})
         finals.setdefault(run["title"], {})[run["env"]] = same.finals(2)
     return finals

@@ -530,9 +530,9 @@ def diagnose(run: Run) -> list[tuple[Callable, Finding]]:
 
 def fitting(cure: str, run: Run) -> str:
     """Those parts of a cure whose flags the run has, if its flags are known."""
-    known = [flag.replace("_", "-") for flag in run.args]
+    known = {flag.replace("_", "-") for flag in run.args}
     parts = cure.rstrip(".").split(", ")
-    return ", ".join(part for part in parts if not known or {*re.findall(r"--([\w-]+)", part)} <= {*known})
+    return ", ".join(part for part in parts if not known or known.issuperset(re.findall(r"--([\w-]+)", part)))
 
 
 def describe(run: Run) -> list[str]:
