@@ -99,19 +99,16 @@ def noise(seed: int) -> list[list]:
 
 
 def reuse(name: str, seed: int) -> list[list]:
-    """Of each rollout of a run, in its last epoch: effective samples, the largest ratio; and the KL."""
+    """Of each rollout of a run, in its last epoch: effective samples, the largest ratio, and the KL."""
     args = args_of(name, ppo_discrete, seed=seed, eval_episodes=1)
-    updates, ratios, shares, largest = args.update_epochs * args.num_minibatches, [], [], []
+    updates, log_ratios, last_epochs = args.update_epochs * args.num_minibatches, [], []
     loss = ppo_discrete.ppo_loss
 
     def watched(dist, value, batch, *others):
-        ratios.append((dist.log_prob(batch.actions) - batch.logprobs).detach().exp())
-        if len(ratios) == updates:
-            last = torch.stack(ratios[-args.num_minibatches :]).double()
-            effective = last.sum(1) ** 2 / (last**2).sum(1)  # Kish's effective sample size
-            shares.append((effective / last.shape[1]).mean().item())
-            largest.append(last.max().item())
-            ratios.clear()
+        log_ratios.append((dist.log_prob(batch.actions) - batch.logprobs).detach().double())
+        if len(log_ratios) == updates:
+            last_epochs.append(torch.stack(log_ratios[-args.num_minibatches :]))
+            log_ratios.clear()
         return loss(dist, value, batch, *others)
 
     ppo_discrete.ppo_loss = watched
@@ -119,8 +116,15 @@ def reuse(name: str, seed: int) -> list[list]:
         _, log = ppo_discrete.train(ppo_discrete.replace(args, run_dir=f"{folder}/run"))
     ppo_discrete.ppo_loss = loss
     rows = []
-    for row, share, ratio in list(zip(log, shares, largest, strict=True))[1:]:
-        measured = dict(effective=share, largest=ratio, kl=row["kl"], explained=row["explained_variance"])
+    for row, log_ratio in zip(log, last_epochs, strict=True):
+        ratio = log_ratio.exp()
+        effective = ratio.sum(1) ** 2 / (ratio**2).sum(1)  # Kish's effective sample size
+        measured = dict(
+            effective=(effective / ratio.shape[1]).mean().item(),
+            largest=ratio.max().item(),
+            kl=(ratio - 1 - log_ratio).mean().item(),
+            explained=row["explained_variance"],
+        )
         rows.append(make_row(name, seed, row["steps"], measured))
     return rows
 
