@@ -46,7 +46,8 @@ def ours(seed: int, folder: str) -> dict:
     grpo.warm_start = lambda *given: (warm_start(*given), clock.append(time.perf_counter()))
     grpo.report = lambda *given: (clock.append(time.perf_counter()), report(*given))[1]
     grpo.train(args)
-    answers = [json.loads(line) for line in Path(f"{folder}/run/completions.jsonl").read_text().splitlines()]
+    lines = Path(f"{folder}/run/completions.jsonl").read_text("utf-8").strip().split("\n")
+    answers = [json.loads(line) for line in lines]
     return {
         "exact": float(np.mean([answer["exact"] for answer in answers])),
         "completions_per_second": args.total_episodes / (clock[1] - clock[0]),

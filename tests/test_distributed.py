@@ -1,5 +1,6 @@
 """Detail X2: two processes under torchrun train as one, with the batches of both."""
 
+import itertools
 import json
 import math
 import os
@@ -7,10 +8,11 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, Stopped
 from test_operations import checkpoint, flags_of, run, same, same_end
 
 import ppo_atari
@@ -149,3 +151,49 @@ def test_one_process_is_ppo_atari_but_for_its_seeds(make_args, no_evaluation):
         for script in (ppo_atari, ppo_atari_distributed):
             agents.append(script.train(make_args(script, learning_rate=1e-2, checkpoints=2))[0])
     assert same(agents[0].state_dict(), agents[1].state_dict())
+
+
+def test_steps_are_those_of_all_processes(make_args, no_evaluation, monkeypatch):
+    """In a resumed run, too; each iteration takes one second, by the clock."""
+    monkeypatch.setattr(ppo_atari_distributed, "WORLD_SIZE", 2)
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr(ppo_atari_distributed, "time", clock)
+    args = make_args(ppo_atari_distributed)
+    more = replace(args, resume=args.run_dir, total_timesteps=2 * args.total_timesteps)
+    log = [row for each in (args, more) for row in ppo_atari_distributed.train(each)[1]]
+    assert [row["steps"] for row in log] == [32, 64, 96, 128]
+    assert [row["steps_per_second"] for row in log] == [32] * 4
+
+
+def test_another_process_leaves_nothing_behind(make_args, monkeypatch):
+    """No folder, no curves, neither here nor at Weights & Biases, and no second evaluation."""
+    args = make_args(ppo_atari_distributed, iterations=1, track=True)
+    monkeypatch.setattr(ppo_atari_distributed, "RANK", 1)
+    monkeypatch.setattr(ppo_atari_distributed, "report", None)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert ppo_atari_distributed.train(args)[1] == []
+    assert not Path(args.run_dir).exists()
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # main() silences it
+    monkeypatch.setattr(ppo_atari_distributed, "RANK", 0)
+    ppo_atari_distributed.train(replace(args, track=False, eval_episodes=0))
+    monkeypatch.setattr(ppo_atari_distributed, "RANK", 1)
+    monkeypatch.setattr(sys, "argv", ["", "--evaluate", args.run_dir])
+    ppo_atari_distributed.main()
+
+
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(make_args, monkeypatch):
+    """The fourth of the second machine takes its fourth one, though it is the twelfth process."""
+    names = []
+
+    def pick(name):
+        names.append(name)
+        if len(names) == 2:
+            raise Stopped
+        return torch.device("cuda", 0)
+
+    monkeypatch.setattr(ppo_atari_distributed, "RANK", 11)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(ppo_atari_distributed, "pick_device", pick)
+    with pytest.raises(Stopped):
+        ppo_atari_distributed.train(make_args(ppo_atari_distributed, device="cuda"))
+    assert names == ["cuda", "cuda:3"]

@@ -163,7 +163,7 @@ def loss_of(script, dist, args, value=None, **fields):
 
 
 def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text("utf-8").strip().split("\n")]
 
 
 def first_batch(script, args, record):
@@ -408,6 +408,17 @@ def test_the_loss_descends_the_kl_to_the_reference(script):
     assert metrics["ref_kl"].item() == pytest.approx(1 / math.e)  # never negative, as k1 is for some tokens
 
 
+def test_the_ratio_is_clipped_by_what_is_given(script):
+    """Not by the flag, of which it may be a part."""
+    args, fields = raw(script, clip_coef_high=0.1), dict(advantages=torch.tensor([1.0, -1.0]))
+    zeros = {name: torch.zeros(2) for name in script.Batch._fields} | {"lengths": torch.ones(2)}
+    batch = script.Batch(**{name: (zeros | fields)[name] for name in script.Batch._fields})
+    values = [torch.zeros(2)] * (script is ppo_llm)
+    dist = Policy(torch.tensor([1.15, 0.85]).log())
+    loss, metrics = getattr(script, loss_name(script))(dist, *values, batch, 0.1, args)
+    assert metrics["clip_frac"] == 1 and loss.item() == pytest.approx(-(1.1 - 0.9) / 2)
+
+
 # ---- rewards and advantages of PPO
 
 
@@ -488,6 +499,41 @@ def test_values_start_at_zero(only_ppo, make_args, record):
 def test_the_critic_learns(only_ppo, make_args):
     _, log = ppo_llm.train(make_args(ppo_llm, iterations=8, reward="test_llm:equal", gae_lambda=1.0))
     assert log[-1]["value_loss"] < 0.2 * log[0]["value_loss"]
+
+
+def test_values_are_of_the_states_before_the_tokens(only_ppo):
+    """By the last hidden state of each row alone, as logits are; the model learns from them."""
+    agent = make_agent(ppo_llm)
+    tokens, attended, mask = ppo_llm.complete(agent, PROMPTS)
+    _, values = agent(tokens, attended, mask)
+    rows = [row[counts] for row, counts in zip(tokens, attended, strict=True)]
+    hidden = [agent.model.base_model(row[None, :-1]).last_hidden_state[0] for row in rows]
+    states = torch.cat([x[-T:] for x, T in zip(hidden, mask.sum(1).tolist(), strict=True)])
+    expected = states @ agent.value_head.weight[0] + agent.value_head.bias
+    torch.testing.assert_close(values, expected, atol=1e-4, rtol=0)
+    values.sum().backward()
+    assert agent.model.get_input_embeddings().weight.grad.any()
+
+
+def test_advantages_and_returns_are_made_of_the_flags(only_ppo, make_args, record):
+    """Of gamma and lambda, each in its place; returns are advantages above the values of the rollout."""
+    calls, steps = record(ppo_llm, "compute_gae"), record(ppo_llm, "backpropagate")
+    ppo_llm.train(make_args(ppo_llm, gamma=0.9, gae_lambda=0.7, num_minibatches=1, update_epochs=1))
+    assert [call[0][3:] for call in calls] == [(0.9, 0.7)] * 2
+    batch = steps[1][0][1]
+    assert batch.values.any()
+    torch.testing.assert_close(batch.returns, batch.advantages + batch.values)
+
+
+def test_explained_variance_is_of_the_tokens_that_count(only_ppo, make_args, record):
+    steps = record(ppo_llm, "backpropagate")
+    flags = dict(sft_steps=8, sft_learning_rate=1e-2, num_envs=16, num_minibatches=1, update_epochs=1)
+    _, log = ppo_llm.train(make_args(ppo_llm, **flags))
+    batch = steps[1][0][1]
+    assert not batch.mask.all() and batch.values.any()
+    returns, values = batch.returns[batch.mask], batch.values[batch.mask]
+    expected = 1 - (returns - values).var() / returns.var()
+    assert log[1]["explained_variance"] == pytest.approx(expected.item(), rel=1e-4)
 
 
 # ---- groups
@@ -676,6 +722,67 @@ def test_sorting_and_its_defaults(script, make_args, record):
     assert len(log) == 2 and log[-1]["eval_score"] == 0
 
 
+def test_target_kl_is_compared_with_the_last_minibatch(script, make_args, record):
+    """A little below the KL of the first epoch's end it stops there, a little above it does not."""
+    losses = record(script, loss_name(script))
+    script.train(make_args(script, iterations=1, update_epochs=1))
+    kl = losses[-1][1][1]["kl"].item()
+    for target_kl, count in ((0.99 * kl, 2), (1.01 * kl, 4)):
+        losses.clear()
+        script.train(make_args(script, iterations=1, target_kl=target_kl))
+        assert len(losses) == count
+
+
+def test_prompts_are_drawn_anew(script, make_args, record):
+    """In each iteration, and for each group."""
+    completed = record(script, "complete")
+    script.train(make_args(script, iterations=4, eval_episodes=0))
+    drawn = [tuple(prompts) for (_, prompts, *_), _ in completed]
+    assert len({*drawn}) == 4 and all(len({*prompts}) > 1 for prompts in drawn)
+
+
+def test_steps_of_the_warm_start(script, make_args, monkeypatch):
+    """On prompts, answers and ends, with a learning rate of its own and gradients that are clipped."""
+    steps, rows, forward = [], [], script.Agent.forward
+
+    class Spy(torch.optim.Adam):
+        def step(self):
+            norm = torch.cat([x.grad.flatten() for x in agent.model.parameters()]).norm().item()
+            steps.append((self.defaults["lr"], norm))
+            return super().step()
+
+    def look(self, tokens, attended, mask):
+        rows.extend(row[counts] for row, counts in zip(tokens, attended, strict=True))
+        return forward(self, tokens, attended, mask)
+
+    monkeypatch.setattr(script, "Adam", Spy)
+    monkeypatch.setattr(script.Agent, "forward", look)
+    args = make_args(script, sft_steps=2, sft_learning_rate=3e-3, max_grad_norm=0.1)
+    agent, task = script.Agent(args), script.make_task(args)
+    script.warm_start(agent, args, task)
+    assert steps == [pytest.approx((3e-3, 0.1), rel=1e-3)] * 2
+    wanted = {f"{problem['prompt']}{problem['answer']}</s>" for problem in task.training}
+    assert len(rows) == 16 and {agent.tokenizer.decode(row) for row in rows} <= wanted
+
+
+def test_metrics_are_means_over_an_update(script, make_args, record):
+    calls = record(script, loss_name(script))
+    _, log = script.train(make_args(script, iterations=1))
+    metrics = [metrics for _, (_, metrics) in calls]
+    assert len(metrics) == 4
+    for name in metrics[0]:
+        assert log[0][name] == pytest.approx(np.mean([x[name].item() for x in metrics]), abs=1e-6)
+
+
+def first_alone(prompts, completions, **columns):
+    return [1.0] + [0.0] * (len(prompts) - 1)
+
+
+def test_signal_is_the_share_of_groups_that_differ(only_grpo, make_args):
+    _, log = grpo.train(make_args(grpo, iterations=1, reward="test_llm:first_alone"))
+    assert log[0]["signal"] == 0.5
+
+
 # ---- operations
 
 
@@ -793,6 +900,71 @@ def test_flags_of_the_run_hold(script, make_args, command_line):  # noqa: F811
     assert (code, err.count("\n")) == (2, 1) and "--task cannot change" in err
 
 
+def test_evaluation_answers_each_prompt_once(script, make_args, record):
+    """Batch after batch, the last of which is smaller."""
+    completed = record(script, "complete")
+    args = make_args(script, iterations=1, num_envs=4, eval_episodes=7)
+    script.train(args)
+    assert [len(prompts) for (_, prompts, *_), _ in completed] == [4, 4, 3]
+    answers = read(Path(args.run_dir) / "completions.jsonl")
+    assert [answer["prompt"] for answer in answers] == [f"{i * 37 % 1000}>" for i in range(7)]
+
+
+def test_exact_is_the_share_of_right_answers(script, make_args, tmp_path, monkeypatch, capsys):
+    """Of training and evaluation, whatever the score is."""
+    path, decode = tmp_path / "same.jsonl", script.Agent.decode
+    lines = [{"prompt": f"{i}>", "answer": "x", "level": i} for i in range(12)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    texts = ["x", " x", "y", "x", "xx", "", "x", "y"]
+    monkeypatch.setattr(script.Agent, "decode", lambda *given: (decode(*given)[0], texts[: len(given[1])]))
+    args = make_args(script, iterations=1, task=str(path), eval_episodes=5)
+    _, log = script.train(args)
+    assert log[0]["exact"] == 0.5
+    answers = read(Path(args.run_dir) / "completions.jsonl")
+    assert [answer["exact"] for answer in answers] == [True, True, False, True, False]
+    assert "exact 0.600, of 5" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_not_finite_is_told_before_it_is_saved(script, make_args):
+    args = make_args(script, learning_rate=1e12, max_grad_norm=math.inf, checkpoints=2)
+    with pytest.raises(FloatingPointError, match="^[a-z_]+ is (nan|-?inf) before step 8$"):
+        script.train(args)
+    assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
+
+
+def test_what_cannot_change(script, make_args, capsys):
+    args = make_args(script, iterations=1)
+    script.train(args)
+    for name, value in dict(model="a", task="sorting", task_config='{"a": 1}', seed=2, num_envs=4).items():
+        with pytest.raises(SystemExit):
+            script.check(replace(args, resume=args.run_dir, **{name: value}))
+        assert f"--{name.replace('_', '-')} cannot change" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_there_is_left_alone(script, make_args, capsys):
+    args = make_args(script)
+    Path(args.run_dir).mkdir()
+    with pytest.raises(SystemExit):
+        script.make_run_dir(args)
+    assert "File exists" in capsys.readouterr().err and not [*Path(args.run_dir).iterdir()]
+
+
+def test_a_run_that_goes_on_begins_with_a_cut(script, make_args, record):
+    args = make_args(script, eval_episodes=0)
+    script.train(args)
+    calls = record(script, "seed_everything")
+    script.train(replace(args, resume=args.run_dir, total_episodes=24))
+    assert [purpose for (_, purpose, *_), _ in calls] == ["weights", "cut 2"]
+
+
+def test_wandb_has_everything(script, make_args, monkeypatch):
+    rows, nothing = [], lambda *args, **kwargs: None
+    wandb = SimpleNamespace(init=nothing, define_metric=nothing, finish=nothing, log=rows.append)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    _, log = script.train(make_args(script, track=True))
+    assert [row["steps"] for row in rows] == [8, 16, 16] and rows[-1] == log[-1]
+
+
 # ---- reward functions
 
 
@@ -902,6 +1074,14 @@ def test_models_of_other_kinds_are_sampled(script, kind, monkeypatch):
     model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(KINDS[kind]))  # noqa: E731
     monkeypatch.setattr(script, "make_model", model)
     test_greedy_with_a_cache_is_greedy_without(script, None)
+
+
+def test_a_chat_goes_on_with_the_answer(script):
+    agent = make_agent(script)
+    agent.chat = True
+    turns = "{% for m in messages %}{{ m.role }} {{ m.content }};{% endfor %}"
+    agent.tokenizer.chat_template = turns + "{% if add_generation_prompt %}assistant {% endif %}"
+    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "user 12;assistant "
 
 
 # ---- mistakes

@@ -10,11 +10,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import ppo_atari
 from variants import ppo_atari_lstm
-from variants.ppo_atari_lstm import Agent
+from variants.ppo_atari_lstm import Agent, evaluate
 
 
 class Noise(gym.Env):
-    """Noise, with the number of the env and the time in a corner; ends at random, a third are time limits."""
+    """Noise, with the number of the env and the time in a corner; every third step costs a life, and it ends
+    at random, a third are time limits.
+    """
 
     observation_space = Box(0, 255, (1, 84, 84), np.uint8)
     action_space = Discrete(2)
@@ -30,7 +32,7 @@ class Noise(gym.Env):
     def step(self, action):
         self.t += 1
         end = self.np_random.random()
-        return self.obs(), 0.0, end < 0.2, 0.2 < end < 0.3, {"life_lost": False}
+        return self.obs(), 0.0, end < 0.2, 0.2 < end < 0.3, {"life_lost": self.t % 3 == 0}
 
     def obs(self):
         obs = self.np_random.integers(256, size=(1, 84, 84), dtype=np.uint8)
@@ -205,6 +207,20 @@ def test_evaluation_remembers(agent, make_args, monkeypatch):
     assert set(ppo_atari_lstm.evaluate(agent, make_args(ppo_atari_lstm, eval_episodes=8))) <= {-1.0, 1.0}
     assert [starts.tolist() for starts, _ in calls] == [[1.0] * 8, *[[0.0] * 8] * 3]
     assert not calls[0][1].any() and all(state.any() for _, state in calls[1:])
+
+
+@pytest.mark.parametrize("episodic_life", [True, False])
+def test_a_lost_life_empties_the_memory(episodic_life, small, rollouts_of, agent, monkeypatch):
+    """If it is an end to the learner: in rollouts, and so in updates, and in evaluation."""
+    args = small(episodic_life=episodic_life, eval_episodes=20)
+    _, rollouts = rollouts_of(ppo_atari_lstm, args)
+    calls, forward = [], Agent.forward
+    monkeypatch.setattr(Agent, "forward", lambda self, *x: calls.append(x) or forward(self, *x))
+    evaluate(agent, args)
+    for obs, starts in [(rollout.obs, rollout.starts) for rollout in rollouts] + [x[:2] for x in calls]:
+        t = obs[..., 0, 0, 1]
+        assert torch.equal(starts.bool(), t % 3 == 0 if episodic_life else t == 0)
+    assert any((obs[..., 0, 0, 1] == 3).any() for obs, *_ in calls)  # the test can tell
 
 
 @pytest.mark.slow

@@ -62,6 +62,15 @@ class DeadEnd(Masked):
         return super().action_masks() & (self.t < 5)
 
 
+class DeadEndCopy(MaskedCopy):
+    """After 3 steps, the second component has no valid choice; the others have."""
+
+    def info(self):
+        info = super().info()
+        info["action_mask"][3:5] *= self.t < 3
+        return info
+
+
 class Forgetful(MaskedCopy):
     """Every other env says nothing of its masks in some steps."""
 
@@ -73,6 +82,7 @@ gym.register("toy/Forgetful-v0", Forgetful)
 gym.register("toy/Masked-v0", Masked, max_episode_steps=15)
 gym.register("toy/MaskedCopy-v0", MaskedCopy)
 gym.register("toy/DeadEnd-v0", DeadEnd, max_episode_steps=15)
+gym.register("toy/DeadEndCopy-v0", DeadEndCopy)
 
 
 @pytest.fixture(params=["toy/Masked-v0", "toy/MaskedCopy-v0", "Taxi-v4"])
@@ -85,7 +95,7 @@ def small(request, make_args):
 def agent(small):
     torch.manual_seed(0)
     agent = ppo_masked.Agent(ppo_masked.make_envs(small, 1))
-    torch.nn.init.normal_(agent.actor[-1].weight)
+    torch.nn.init.normal_(agent.actor[-1].weight, std=100.0)  # no logit outweighs a mask
     return agent
 
 
@@ -154,9 +164,10 @@ def test_evaluation_and_resuming_obey_the_masks(small, make_args):
     assert same_weights(agent, ppo_masked.train(args)[0])
 
 
-def test_a_state_without_a_valid_action_is_an_error(make_args):
+@pytest.mark.parametrize("env_id", ["toy/DeadEnd-v0", "toy/DeadEndCopy-v0"])
+def test_a_state_without_a_valid_action_is_an_error(env_id, make_args):
     with pytest.raises(ValueError, match="none of its actions is valid"):
-        ppo_masked.train(make_args(ppo_masked, env_id="toy/DeadEnd-v0"))
+        ppo_masked.train(make_args(ppo_masked, env_id=env_id))
 
 
 def test_masks_that_come_and_go_are_an_error(make_args):

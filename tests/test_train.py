@@ -199,13 +199,16 @@ def test_learning_rate_schedule(script, make_args, steps_of_adam, no_evaluation)
 
 DEFAULTS = dict(gamma=0.99, vf_coef=0.5, ent_coef=0.01, max_grad_norm=0.5, anneal_lr=True, norm_adv=True)
 DEFAULTS |= dict(gae_lambda=0.95, clip_coef=0.2, vf_clip_coef=0.2)
+ROLLOUTS = dict(learning_rate=2.5e-4, num_steps=128, update_epochs=4, num_minibatches=4)
+MUJOCO = dict(learning_rate=3e-4, num_envs=1, num_steps=2048, update_epochs=10, num_minibatches=32)
 OTHERS = {
     "reinforce_baseline": dict(gae_lambda=1.0, norm_adv=False),
-    "ppo_masked": dict(vf_clip_coef=math.inf),
-    "ppo_continuous": dict(ent_coef=0.0),
-    "ppo_penalty": dict(ent_coef=0.0),
-    "trpo": dict(gae_lambda=0.97),
-} | {name_of(script): dict(clip_coef=0.1, vf_clip_coef=0.1) for script in ATARI}
+    "ppo_discrete": dict(num_envs=4) | ROLLOUTS,
+    "ppo_masked": dict(vf_clip_coef=math.inf) | ROLLOUTS | dict(num_envs=8, learning_rate=2.5e-3),
+    "ppo_continuous": dict(ent_coef=0.0) | MUJOCO,
+    "ppo_penalty": dict(ent_coef=0.0) | MUJOCO,
+    "trpo": dict(gae_lambda=0.97, num_envs=1, num_steps=2048),
+} | {name_of(script): dict(clip_coef=0.1, vf_clip_coef=0.1, num_envs=8) | ROLLOUTS for script in ATARI}
 
 
 def test_defaults(script):

@@ -239,6 +239,17 @@ def test_the_metrics_are_of_the_step_that_was_taken(improve):
     assert expected["gain"] > 0
 
 
+def test_the_gain_is_over_the_old_policy(improve):
+    """Also of advantages that are not normalised, whose mean is not 0."""
+    agent = small_agent()
+    batch, old = fresh_batch(agent), copy.deepcopy(agent)
+    batch = batch._replace(advantages=batch.advantages + 5)
+    metrics = improve(agent, batch, norm_adv=False).metrics
+    ratio = (agent.policy(batch.obs).log_prob(batch.actions) - batch.logprobs).exp()
+    assert metrics["gain"] == pytest.approx(((ratio - 1) * batch.advantages).mean().item(), rel=1e-6)
+    assert 0 < metrics["gain"] < 1 and not same_weights(agent, old)
+
+
 def new_distribution(batch, factor, monkeypatch, plain=False, **flags):
     """After an update of an agent that multiplies the output of its network by factor."""
     agent = small_agent(hidden=4, factor=factor)
@@ -305,6 +316,15 @@ def test_a_search_that_fails_leaves_the_policy(improve, monkeypatch):
     assert same_weights(agent, before)
     assert [metrics[name] for name in ("kl", "gain", "expected_gain", "tries")] == [0, 0, 0, 7]
     assert metrics["entropy"] == entropy
+
+
+def test_a_search_that_fails_without_normalised_advantages(improve, monkeypatch):
+    monkeypatch.setattr(trpo, "conjugate_gradients", negated)
+    agent = small_agent(dtype=SINGLE)
+    batch, before = fresh_batch(agent), copy.deepcopy(agent)
+    batch = batch._replace(advantages=batch.advantages + 5)
+    trpo.improve(agent, batch, trpo.Args(norm_adv=False))
+    assert same_weights(agent, before)
 
 
 @pytest.mark.parametrize("advantage", [0.0, 0.3, -1000.0])

@@ -266,7 +266,7 @@ def make_task(args: Args) -> Task:
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
             problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
         elif args.task.endswith(".jsonl"):
-            problems = [json.loads(line) for line in Path(args.task).read_text().strip().split("\n")]
+            problems = [json.loads(line) for line in Path(args.task).read_text("utf-8").strip().split("\n")]
         else:
             problems, reward = reasoning_gym_task(args.task, json.loads(args.task_config))
         if args.reward:
@@ -580,7 +580,7 @@ def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
     """Evaluate, write all answers to completions.jsonl, and show some."""
     answers = evaluate(agent, args, task)
     lines = (json.dumps(answer, ensure_ascii=False) for answer in answers)
-    (run_dir / "completions.jsonl").write_text("\n".join(lines) + "\n")
+    (run_dir / "completions.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     for answer in answers[:5]:
         print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
     score, exact = (float(np.mean([answer[name] for answer in answers])) for name in ("score", "exact"))
