@@ -82,7 +82,8 @@ def panels(picture: dict, table: dict) -> list[dict]:
         both = [(table["runs"][name], read_csv(csv_path(name))) for name in names]
         each = [panel(run, results) for run, results in both if results.rows]
         if len(each) == len(names):
-            shown.append(each[0] | ({"peer": each[1], "published": []} if each[1:] else {}))
+            beside = {"peer": each[1], "labels": picture["labels"], "published": []} if each[1:] else {}
+            shown.append(each[0] | beside)
     return shown
 
 
@@ -115,7 +116,8 @@ def spread(places: list[float], gap: float, limit: float) -> list[float]:
 def seeds(shown: dict) -> str:
     """Whose runs, and how many."""
     if "peer" in shown:
-        return f"ours, {len(shown['finals'])} seeds; SB3, {len(shown['peer']['finals'])}"
+        ours, other = shown["labels"]
+        return f"{ours}, {len(shown['finals'])} seeds; {other}, {len(shown['peer']['finals'])}"
     return f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
 
 
@@ -134,8 +136,9 @@ def style(axes, theme: dict, grid: str) -> None:
 
 def draw_curves(axes, shown: dict, theme: dict) -> None:
     """Curves of all seeds of a run, their mean and its interval, its peer's, and the published finals."""
-    lines = [(shown, "ours" if shown["published"] or "peer" in shown else "mean", theme["ours"])]
-    lines += [(shown["peer"], "SB3", theme["other"])] if "peer" in shown else []
+    ours, other = shown.get("labels", ("ours" if shown["published"] else "mean", ""))
+    lines = [(shown, ours, theme["ours"])]
+    lines += [(shown["peer"], other, theme["other"])] if "peer" in shown else []
     labels = []
     for each, whose, colour in lines:
         axes.fill_between(each["steps"], each["low"], each["high"], color=colour, alpha=0.25, linewidth=0)
@@ -162,11 +165,10 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
         axes.text(1.03, centre, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
 
 
-def draw_all_curves(shown: list[dict], columns: int, theme: dict) -> plt.Figure:
+def draw_all_curves(shown: list[dict], columns: int, note: str, theme: dict) -> plt.Figure:
     """A panel for each run, and a line that says what is what."""
     words = ["return of the last 100 training episodes", "thin: a seed", "thick: mean, 95 % interval"]
-    if any("peer" in each for each in shown):
-        words.append("orange: stable-baselines3 (SB3), same hyper-parameters")
+    words += [note] if note else []
     if any(each["published"] for each in shown):
         words += ["dashed: published", "dotted: another statistic"]
     rows, width = -(-len(shown) // columns), WIDTH * columns / 3
@@ -246,7 +248,8 @@ def draw(name: str, picture: dict, shown: list[dict], theme_name: str) -> None:
     """Write one PNG file."""
     theme = THEMES[theme_name]
     if "curves" in picture:
-        figure = draw_all_curves(shown, min(picture.get("columns", 3), len(shown)), theme)
+        columns = min(picture.get("columns", 3), len(shown))
+        figure = draw_all_curves(shown, columns, picture.get("note", ""), theme)
     else:
         figure = draw_all_finals(shown, theme)
     FOLDER.mkdir(parents=True, exist_ok=True)

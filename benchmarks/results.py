@@ -43,7 +43,7 @@ RUN_KEYS = {
     "published",
 }
 PUBLISHED_KEYS = {"label", "value", "spread", "seeds", "statistic", "env", "steps", "source"}
-PICTURE_KEYS = {"curves", "finals", "columns", "alt"}
+PICTURE_KEYS = {"curves", "finals", "columns", "labels", "note", "alt"}
 SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
 
 

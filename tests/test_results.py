@@ -91,7 +91,7 @@ def test_what_breaks_is_what_the_csv_file_says():
 
 def test_a_changed_number_changes_the_fingerprint():
     """Of a run, or of the peer that is drawn with it."""
-    shown = plot.panels({"finals": [["cartpole", "sb3_cartpole"]]}, TABLE)
+    shown = plot.panels(TABLE["pictures"]["peers"], TABLE)
     for numbers in (shown[0]["finals"], shown[0]["peer"]["mean"]):
         before = plot.fingerprint(shown)
         numbers[0] -= 1
