@@ -351,3 +351,15 @@ def test_rescaled_rewards_are_a_hundredth():
         (obs, reward, *ends), (same_obs, full_reward, *same_ends) = ours.step(step % 2), env.step(step % 2)
         assert (obs == same_obs).all() and reward == 0.01 * full_reward and ends[:2] == same_ends[:2]
     assert ends[:2] == [False, True]
+
+
+def test_what_the_first_actions_cost_on_ant():
+    """The share of them that is cut off, and what a step costs, of the 1 that it pays."""
+    env, page = gym.make("Ant-v5").unwrapped, results.PAGES[0].read_text()
+    noise = np.random.default_rng(0).normal(size=(10_000, *env.action_space.shape))
+    for std, share, cost in ((1.0, 0.32, 2.1), (math.exp(-1), 0.01, 0.5)):
+        actions = (std * noise).clip(env.action_space.low, env.action_space.high)
+        assert np.mean(np.abs(actions) == 1) == pytest.approx(share, abs=0.005)
+        assert np.mean([env.control_cost(action) for action in actions]) == pytest.approx(cost, abs=0.05)
+        assert f"cost {cost}" in page
+    assert env.healthy_reward == 1
