@@ -66,11 +66,11 @@ def improve(monkeypatch):
     def run(agent, batch, **flags):
         found, solve = SimpleNamespace(), trpo.conjugate_gradients
 
-        def look(product, b, iterations):
+        def look(product, b, iters):
             found.matrix = torch.stack([product(row) for row in torch.eye(len(b), dtype=b.dtype)])
             found.kl_gradient, found.gradient = product.args[0].detach(), b
-            found.direction = solve(product, b, iterations)
-            return found.direction
+            found.direction, residual = solve(product, b, iters)
+            return found.direction, residual
 
         before = parameters_to_vector(policy_of(agent)).detach().clone()
         with monkeypatch.context() as patch:
@@ -153,13 +153,14 @@ def test_a_system_of_n_equations_is_solved_in_n_iterations(n):
     root, b = torch.randn(n, n, dtype=DOUBLE), torch.randn(n, dtype=DOUBLE)
     A = root @ root.T + torch.eye(n)
     solution = torch.linalg.solve(A, b)
-    x = trpo.conjugate_gradients(lambda v: A @ v, b, n)
+    x, _ = trpo.conjugate_gradients(lambda v: A @ v, b, n)
     torch.testing.assert_close(x, solution, atol=1e-8, rtol=0)
-    more = trpo.conjugate_gradients(lambda v: A @ v, b, n + 50)
+    more, _ = trpo.conjugate_gradients(lambda v: A @ v, b, n + 50)
     torch.testing.assert_close(more, solution, atol=1e-8, rtol=0)
     if n > 2:
-        fewer = trpo.conjugate_gradients(lambda v: A @ v, b, n - 2)
+        fewer, residual = trpo.conjugate_gradients(lambda v: A @ v, b, n - 2)
         assert (fewer - solution).norm() > 1e-4
+        torch.testing.assert_close(residual, b - A @ fewer)
         energies = [x @ A @ x / 2 - b @ x for x in (torch.zeros_like(b), fewer, solution)]
         assert energies[0] > energies[1] > energies[2]
 
@@ -167,8 +168,9 @@ def test_a_system_of_n_equations_is_solved_in_n_iterations(n):
 def test_what_is_solved_at_once_is_left_alone():
     """No division by a residual of 0, on the first iteration or later."""
     zero, b = torch.zeros(3), torch.tensor([1.0, 2.0, 4.0])
-    assert torch.equal(trpo.conjugate_gradients(lambda v: 2 * v, zero, 10), zero)
-    assert torch.equal(trpo.conjugate_gradients(lambda v: 2 * v, b, 10), b / 2)
+    for given, solution in ((zero, zero), (b, b / 2)):
+        x, residual = trpo.conjugate_gradients(lambda v: 2 * v, given, 10)
+        assert torch.equal(x, solution) and torch.equal(residual, zero)
 
 
 def test_few_iterations_are_enough_for_a_policy(improve):
@@ -200,8 +202,11 @@ def test_the_first_gradient_is_that_of_reinforce(improve):
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.1])
-def test_length_of_the_step(improve, damping):
-    """Half of s'(F + c)s is the target; four times the target makes it twice as long."""
+@pytest.mark.parametrize("natural", [True, False])
+def test_length_of_the_step(improve, monkeypatch, natural, damping):
+    """Half of s'(F + c)s is the target, in any direction; four times the target makes it twice as long."""
+    if not natural:
+        monkeypatch.setattr(trpo, "conjugate_gradients", plain_gradient)
     steps = []
     for target_kl in (1e-4, 4e-4):
         agent = small_agent()
@@ -250,12 +255,17 @@ def test_the_gain_is_over_the_old_policy(improve):
     assert 0 < metrics["gain"] < 1 and not same_weights(agent, old)
 
 
+def plain_gradient(product, b, iters):
+    """Instead of conjugate gradients."""
+    return b, b - product(b)
+
+
 def new_distribution(batch, factor, monkeypatch, plain=False, **flags):
     """After an update of an agent that multiplies the output of its network by factor."""
     agent = small_agent(hidden=4, factor=factor)
     with monkeypatch.context() as patch:
         if plain:
-            patch.setattr(trpo, "conjugate_gradients", lambda product, b, iterations: b)
+            patch.setattr(trpo, "conjugate_gradients", plain_gradient)
         trpo.improve(agent, batch, trpo.Args(target_kl=1e-3, cg_iters=200, **flags))
     dist = agent.policy(batch.obs).base_dist
     return torch.cat([dist.loc, dist.scale]).detach()
@@ -301,9 +311,9 @@ def test_the_search_shortens_the_step_until_it_is_allowed(improve):
     assert allowed == [False] * (int(tries) - 1) + [True]
 
 
-def negated(product, b, iterations):
+def negated(product, b, iters):
     """A direction in which the surrogate falls."""
-    return -b
+    return -b, b + product(b)
 
 
 def test_a_search_that_fails_leaves_the_policy(improve, monkeypatch):
@@ -344,7 +354,7 @@ def test_nothing_to_gain(improve, advantage, norm_adv):
 
 def test_a_policy_beyond_floating_point_is_not_kept(monkeypatch):
     """Steps that overflow fail the search, as others do."""
-    monkeypatch.setattr(trpo, "conjugate_gradients", lambda product, b, iterations: b * torch.inf)
+    monkeypatch.setattr(trpo, "conjugate_gradients", lambda product, b, iters: (b * torch.inf, 0 * b))
     agent = small_agent(dtype=SINGLE)
     batch, before = fresh_batch(agent), copy.deepcopy(agent)
     metrics = trpo.improve(agent, batch, trpo.Args())

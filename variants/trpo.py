@@ -137,10 +137,10 @@ def fisher_vector_product(kl_gradient: Tensor, parameters: list[Tensor], damping
     return flat_gradient(kl_gradient @ v, parameters) + damping * v
 
 
-def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Tensor:
-    """x, such that product(x) is about b, where product multiplies with a positive definite matrix."""
+def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iters: int) -> tuple[Tensor, Tensor]:
+    """x, such that product(x), with a positive definite matrix, is about b; and what is missing to b."""
     x, residual, direction = torch.zeros_like(b), b, b
-    for _ in range(iterations):
+    for _ in range(iters):
         squared = residual @ residual
         if squared < 1e-20:
             break  # solved; one more step would divide by nothing
@@ -148,7 +148,7 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iteratio
         step = squared / (direction @ image)
         x, residual = x + step * direction, residual - step * image
         direction = residual + residual @ residual / squared * direction
-    return x
+    return x, residual
 
 
 def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
@@ -234,9 +234,9 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     gradient = flat_gradient(objective, parameters)  # at the ratio 1: that of REINFORCE
     kl_gradient = flat_gradient(kl_divergence(old, dist).mean(), parameters, create_graph=True)
     product = partial(fisher_vector_product, kl_gradient, parameters, args.cg_damping)
-    direction = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
-    image = product(direction)
-    longest = (2 * args.target_kl / (direction @ image).clamp(min=1e-12)).sqrt()  # that target_kl allows
+    direction, residual = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
+    curvature = direction @ (gradient - residual)  # of the KL: direction @ product(direction)
+    longest = (2 * args.target_kl / curvature.clamp(min=1e-12)).sqrt()  # that target_kl allows
     with torch.no_grad():
         for tries in range(args.backtracks):
             step = args.backtrack_coef**tries * longest * direction
@@ -249,7 +249,7 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
             vector_to_parameters(before, parameters)
             dist, kl, gain, step = old, 0, 0, torch.zeros_like(step)
     metrics = {"kl": kl, "gain": gain, "expected_gain": gradient @ step, "tries": tries + 1}
-    metrics |= {"cg_residual": (image - gradient).norm(), "entropy": dist.entropy().mean()}
+    metrics |= {"cg_residual": residual.norm(), "entropy": dist.entropy().mean()}
     return {name: float(metric) for name, metric in metrics.items()}
 
 
