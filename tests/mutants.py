@@ -190,6 +190,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("unnoticed", ".astype(bool).mean())", ".astype(bool).any())", "test_llm::test_signal", GRPO),
     ("unnoticed", "    clip_grad_norm_(agent.parameters(), args.max_grad_norm)\n", "    pass\n",
      "test_llm::test_steps_of_the_warm_start", LANGUAGE),
+    ("unnoticed", "initial=steps", "initial=0", "test_operations::test_checkpoints_at_regular_intervals"),
     ("unnoticed", "lr=args.sft_learning_rate", "lr=args.learning_rate",
      "test_llm::test_steps_of_the_warm_start", LANGUAGE),
     # ---- what these lines are for

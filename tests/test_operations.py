@@ -230,9 +230,10 @@ def test_flags_of_the_run_hold_unless_given_anew(script, make_args, command_line
     assert (code, err) == (0, "")
 
 
-def test_checkpoints_at_regular_intervals(script, make_args, record, no_evaluation):
-    """From where a run starts or goes on, and at its end."""
-    saves = record(script, "save")
+def test_checkpoints_at_regular_intervals(script, make_args, record, no_evaluation, monkeypatch):
+    """From where a run starts or goes on, and at its end; the bar goes on there, too."""
+    saves, bars, tqdm = record(script, "save"), [], script.tqdm
+    monkeypatch.setattr(script, "tqdm", lambda *args, **style: bars.append(style) or tqdm(*args, **style))
     args = make_args(script, iterations=5, checkpoints=2)
     script.train(args)
     assert [iteration for (_, _, iteration, *_), _ in saves] == [0, 3, 5]
@@ -240,6 +241,8 @@ def test_checkpoints_at_regular_intervals(script, make_args, record, no_evaluati
     more = args.total_timesteps // 5 * 12
     script.train(replace(args, resume=args.run_dir, total_timesteps=more, checkpoints=3))
     assert [iteration for (_, _, iteration, *_), _ in saves] == [5, 9, 12]
+    spans = [(bar["initial"], bar["total"]) for bar in bars if "initial" in bar]  # not the evaluation's
+    assert spans == [(0, args.total_timesteps), (args.total_timesteps, more)]
 
 
 def test_a_cut_ends_no_episode_but_in_the_count(script, make_args, record, no_evaluation):
