@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -116,9 +117,7 @@ def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], st
     run_dir = folder / str(seed)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{seed}.log").open("a+") as log:
-        fcntl.flock(
-            log, fcntl.LOCK_EX
-        )  # a run that an earlier, killed call has left behind comes to its end first
+        fcntl.flock(log, fcntl.LOCK_EX)  # a run that a killed call has left behind comes to its end first
         log.seek(0)
         text = log.read()
         scripts = b"".join((ROOT / word).read_bytes() for word in line[:2] if word.endswith(".py"))
@@ -127,9 +126,7 @@ def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], st
             begun = json.loads(text.partition("\n")[0])
         except json.JSONDecodeError:
             begun = {}
-        if {
-            key: begun.get(key) for key in head
-        } != head:  # nothing there, or of another script or other flags
+        if not head.items() <= begun.items():  # nothing there, or of another script or other flags
             shutil.rmtree(run_dir, ignore_errors=True)
             begun = head | {"made": made(line)}
             log.truncate(0)
@@ -167,7 +164,7 @@ def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tu
     jobs = []
     for name in names:
         run = find(table["runs"], name, "run")
-        how, there = " ".join(command(run)), read_csv(csv_path(name, path))
+        how, there = shlex.join(command(run)), read_csv(csv_path(name, path))
         wanted = seeds or parse_seeds(run["seeds"])
         missing = [seed for seed in wanted if seed not in there.rows]
         if there.rows and there.command != how and (there.command or missing):
@@ -190,7 +187,7 @@ def show(table: dict, path: Path) -> None:
     """What the table has, and how many of its seeds are there."""
     for name, run in table["runs"].items():
         there, wanted = len(read_csv(csv_path(name, path)).rows), len(parse_seeds(run["seeds"]))
-        print(f"{name:23} {there:3} of {wanted:3} seeds  python {' '.join(command(run))}")
+        print(f"{name:23} {there:3} of {wanted:3} seeds  python {shlex.join(command(run))}")
 
 
 def run_all(table: dict, jobs: list[tuple[str, int]], args: argparse.Namespace) -> bool:
@@ -212,7 +209,7 @@ def run_all(table: dict, jobs: list[tuple[str, int]], args: argparse.Namespace) 
                     print(f"{where} {error}", file=sys.stderr, flush=True)
                     continue
                 there = read_csv(csv_path(name, args.table))
-                new = Results(" ".join(lines[name]), there.made | {seed: how}, there.rows | {seed: rows})
+                new = Results(shlex.join(lines[name]), there.made | {seed: how}, there.rows | {seed: rows})
                 write_csv(csv_path(name, args.table), new)
                 print(f"{where} last 100 episodes {rows[-1][2]}, evaluation {rows[-1][3]}", flush=True)
         except BaseException:  # Ctrl-C, SIGTERM, a full disk: nothing new begins, what runs is ended

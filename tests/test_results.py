@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,14 +28,14 @@ import ppo_discrete
 from variants import trpo
 
 TABLE = results.read_table()
-TINY = """
+TINY = '''
 [runs.tiny]
 script = "ppo_discrete.py"
 env = "CartPole-v1"
-flags = "--total-timesteps 16_384 --checkpoints 8"
+flags = """--total-timesteps 16_384 --checkpoints 8 --env-kwargs '{"sutton_barto_reward": false}'"""
 seeds = "3"
 eval_episodes = 2
-"""
+'''
 MISTAKEN = """
 [runs.other]
 script = "nothing.py"
@@ -228,6 +229,8 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     rows[-1][3] = learning_curves.write(whole[-1]["eval_return"])
     got = results.read_csv(tmp_path / "results/tiny.csv")
     assert got.rows == {3: rows}
+    run = results.read_table(tmp_path / "runs.toml")["runs"]["tiny"]
+    assert shlex.split(got.command) == results.command(run)  # as one can paste it
     assert got.made == {3: json.loads(log.read_text().splitlines()[0])["made"]}
     assert "seeds 3 are there" in start().communicate()[0]  # and nothing is done twice
 
