@@ -68,24 +68,24 @@ GONE = {  # what the parent has and the fork does without
     grpo: {"compute_gae"},
 }
 LINES = {  # without the block of PEP 723
-    reinforce_baseline: 460,
-    ppo_discrete: 489,
-    ppo_continuous: 526,
-    ppo_atari: 520,
-    ppo_masked: 510,
-    ppo_penalty: 538,
-    ppo_atari_lstm: 536,
-    trpo: 557,
-    ppo_llm: 623,
-    grpo: 603,
-    ppo_atari_distributed: 550,
+    reinforce_baseline: 461,
+    ppo_discrete: 490,
+    ppo_continuous: 527,
+    ppo_atari: 521,
+    ppo_masked: 511,
+    ppo_penalty: 539,
+    ppo_atari_lstm: 537,
+    trpo: 558,
+    ppo_llm: 624,
+    grpo: 604,
+    ppo_atari_distributed: 551,
 }
-TRAIN_LINES = {  # where it may be longer than 136
-    ppo_continuous: 142,
-    ppo_penalty: 145,
-    trpo: 137,
-    ppo_atari_lstm: 138,
-    ppo_atari_distributed: 149,
+TRAIN_LINES = {  # where it may be longer than 137
+    ppo_continuous: 143,
+    ppo_penalty: 146,
+    trpo: 138,
+    ppo_atari_lstm: 139,
+    ppo_atari_distributed: 150,
 }
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (60, 31),
@@ -217,7 +217,7 @@ def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
         assert lengths.pop("Agent") <= 80 and lengths.pop("Args") <= 45
-    assert lengths.pop("train") <= TRAIN_LINES.get(module, 136)
+    assert lengths.pop("train") <= TRAIN_LINES.get(module, 137)
     assert max(lengths.values()) <= 36
     source = source_of(module)
     assert len(source[source.index('"""') :].splitlines()) <= LINES[module]

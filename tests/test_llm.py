@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 from conftest import ROOT, Stopped, each_of, name_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 from test_loss import Policy
 from test_operations import checkpoint, command_line, same  # noqa: F401
 from torch.distributions import Categorical, kl_divergence
@@ -818,6 +820,21 @@ def test_stopped_and_resumed_is_never_interrupted(script, make_args, monkeypatch
     a, b = checkpoint(args.run_dir), checkpoint(stopped.run_dir)
     assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
     assert any(name.startswith("reference") for name in a["agent"])
+
+
+def test_no_checkpoint_is_ahead_of_its_curves(script, make_args, monkeypatch):
+    """However slow their disk is: what a killed run had shown is there when it goes on."""
+    write, save, steps = RecordWriter.write, script.save, {}
+
+    def saving(run_dir, args, iteration, *parts):
+        if iteration:
+            steps[iteration] = [x.step for x in EventAccumulator(str(run_dir)).Reload().Scalars("score")]
+        save(run_dir, args, iteration, *parts)
+
+    monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.005) or write(*args))
+    monkeypatch.setattr(script, "save", saving)
+    script.train(make_args(script, iterations=3, checkpoints=3, eval_episodes=0))
+    assert steps == {1: [8], 2: [8, 16], 3: [8, 16, 24]}
 
 
 def test_evaluation_is_repeated(script, make_args, command_line, capfd, tmp_path):  # noqa: F811

@@ -407,6 +407,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         log.append({"steps": steps} | row)
         for name, metric in row.items():
             writer.add_scalar(name, metric, steps)
+        writer.flush()  # a checkpoint may not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
         shown = ("episode_return", "kl", "entropy", "explained_variance", "beta", "value_loss")
