@@ -1,7 +1,7 @@
 """What trained agents look like, side by side, in docs/pictures/agents.gif.
 
-    python benchmarks/learning_curves.py cartpole_tuned halfcheetah_std --seeds 1
-    python benchmarks/film.py cartpole_tuned halfcheetah_std
+    python benchmarks/learning_curves.py cartpole_tuned halfcheetah_tuned ant_tuned --seeds 1
+    python benchmarks/film.py cartpole_tuned halfcheetah_tuned ant_tuned
 
 Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
 """
@@ -13,8 +13,11 @@ import sys
 from moviepy import VideoFileClip, clips_array
 from results import ROOT, TABLE, command, find, read_table, refuse
 
-SECONDS, HEIGHT, FPS = 8, 200, 20
-KWARGS = {"HalfCheetah-v5": '{"camera_name": "track"}'}  # or it runs out of the picture
+SECONDS, HEIGHT, FPS = 6, 200, 20
+KWARGS = {  # the run's own, and a camera that follows
+    "HalfCheetah-v5": '{"camera_name": "track"}',
+    "Ant-v5": '{"camera_name": "track", "include_cfrc_ext_in_observation": false}',
+}
 
 
 def film(name: str) -> VideoFileClip:
