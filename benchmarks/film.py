@@ -6,6 +6,7 @@
 Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -14,10 +15,7 @@ from moviepy import VideoFileClip, clips_array
 from results import ROOT, TABLE, command, find, read_table, refuse
 
 SECONDS, HEIGHT, FPS = 6, 200, 20
-KWARGS = {  # the run's own, and a camera that follows
-    "HalfCheetah-v5": '{"camera_name": "track"}',
-    "Ant-v5": '{"camera_name": "track", "include_cfrc_ext_in_observation": false}',
-}
+FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the picture
 
 
 def film(name: str) -> VideoFileClip:
@@ -27,8 +25,10 @@ def film(name: str) -> VideoFileClip:
         refuse(f"{folder} has no checkpoint: python benchmarks/learning_curves.py {name} --seeds 1")
     if not list(folder.glob("videos/*.mp4")):
         run = find(read_table(TABLE)["runs"], name, "run")
+        kwargs = json.loads(json.loads((folder / "args.json").read_text())["env_kwargs"])
+        kwargs |= {"camera_name": "track"} if run["env"] in FOLLOWED else {}
         line = [sys.executable, command(run)[0], "--evaluate", str(folder), "--capture-video"]
-        line += ["--eval-episodes", "1", "--env-kwargs", KWARGS.get(run["env"], "{}")]
+        line += ["--eval-episodes", "1", "--env-kwargs", json.dumps(kwargs)]
         subprocess.run(line, cwd=ROOT, env=os.environ | {"MUJOCO_GL": "egl"}, check=True)
     [path] = folder.glob("videos/*.mp4")
     clip = VideoFileClip(str(path)).resized(height=HEIGHT)

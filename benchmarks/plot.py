@@ -87,15 +87,15 @@ def panels(picture: dict, table: dict) -> list[dict]:
     return shown
 
 
-def fingerprint(shown: list[dict]) -> str:
-    """A hash of the numbers and words in a picture, to five figures."""
+def fingerprint(picture: dict, shown: list[dict]) -> str:
+    """A hash of the picture's entry and of the numbers and words in it, to five figures."""
 
     def plain(x):
         if isinstance(x, dict):
             return {key: plain(value) for key, value in x.items()}
         return [float(f"{value:.5g}") for value in np.ravel(x)] if isinstance(x, np.ndarray) else x
 
-    text = json.dumps([plain(each) for each in shown])
+    text = json.dumps([picture, *map(plain, shown)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -253,7 +253,7 @@ def draw(name: str, picture: dict, shown: list[dict], theme_name: str) -> None:
     else:
         figure = draw_all_finals(shown, theme)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    metadata = {"Description": picture["alt"], "Fingerprint": fingerprint(shown)}
+    metadata = {"Description": picture["alt"], "Fingerprint": fingerprint(picture, shown)}
     path = FOLDER / f"{name}_{theme_name}.png"
     figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
     plt.close(figure)

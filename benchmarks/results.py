@@ -86,6 +86,8 @@ def read_table(path: Path = TABLE) -> dict[str, dict]:
         check_keys(f"{path}: picture {name}", picture, PICTURE_KEYS, {"alt"})
         for run in sum(runs_of(picture), []):
             find(table["runs"], run, f"{path}: picture {name}: run")
+        if any(len(panel) == 2 for panel in runs_of(picture)) and len(picture.get("labels", [])) != 2:
+            refuse(f'{path}: picture {name}: two runs in a panel take labels = ["ONE", "OTHER"]')
     return table
 
 

@@ -51,7 +51,7 @@ def random_player(envs):
 
 @pytest.mark.parametrize("game", GAMES)
 def test_frames_rewards_and_ends_are_those_of_the_classic_wrappers(game, make, newest):
-    """1000 random steps. Known to differ: the last frame of final_obs, which both leave as it was before."""
+    """1000 random steps. Known to differ: the last frame of final_obs."""
     envs = make(game)
     oracle = classic.Stack(classic.Warp(classic.MaxAndSkip(classic.NoopReset(classic.make(game)))))
     meanings = oracle.unwrapped.get_action_meanings()

@@ -76,9 +76,8 @@ def test_pictures_show_what_the_csv_files_say(name):
         path = plot.FOLDER / f"{name}_{theme}.png"
         assert path.exists() == bool(shown)
         if shown:
-            assert Image.open(path).text["Fingerprint"] == plot.fingerprint(shown), (
-                "python benchmarks/plot.py"
-            )
+            same = plot.fingerprint(TABLE["pictures"][name], shown)
+            assert Image.open(path).text["Fingerprint"] == same, "python benchmarks/plot.py"
 
 
 def test_what_breaks_is_what_the_csv_file_says():
@@ -91,12 +90,14 @@ def test_what_breaks_is_what_the_csv_file_says():
 
 
 def test_a_changed_number_changes_the_fingerprint():
-    """Of a run, or of the peer that is drawn with it."""
-    shown = plot.panels(TABLE["pictures"]["peers"], TABLE)
+    """Of a run, or of the peer that is drawn with it; so does a changed word below the panels."""
+    picture = TABLE["pictures"]["peers"]
+    shown = plot.panels(picture, TABLE)
     for numbers in (shown[0]["finals"], shown[0]["peer"]["mean"]):
-        before = plot.fingerprint(shown)
+        before = plot.fingerprint(picture, shown)
         numbers[0] -= 1
-        assert plot.fingerprint(shown) != before
+        assert plot.fingerprint(picture, shown) != before
+    assert plot.fingerprint(picture | {"note": "orange"}, shown) != plot.fingerprint(picture, shown)
 
 
 def test_bootstrap_is_the_distribution_of_resampled_means():
@@ -190,6 +191,10 @@ def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys, flags, mis
         ('script = "a.py"\nenv = "A-v0"\nseeds = "1"\nflag = ""', "key flag is not known; flags?"),
         ('script = "sb3"\nenv = "A-v0"\nseeds = "1"', "takes like"),
         ("script = ", "Invalid value"),
+        (
+            'script = "a.py"\nenv = "A-v0"\nseeds = "1"\n[pictures.new]\nalt = ""\ncurves = [["new", "new"]]',
+            "two runs in a panel take labels",
+        ),
     ],
 )
 def test_mistakes_in_the_table_are_told_in_one_line(tmp_path, capsys, entry, mistake):
@@ -360,9 +365,9 @@ def test_what_the_first_actions_cost_on_ant():
     """The share of them that is cut off, and what a step costs, of the 1 that it pays."""
     env, page = gym.make("Ant-v5").unwrapped, results.PAGES[0].read_text()
     noise = np.random.default_rng(0).normal(size=(10_000, *env.action_space.shape))
-    for std, share, cost in ((1.0, 0.32, 2.1), (math.exp(-1), 0.01, 0.5)):
+    for std, share, words, cost in ((1.0, 1 / 3, "a third", 2.1), (math.exp(-1), 1 / 150, "one in 150", 0.5)):
         actions = (std * noise).clip(env.action_space.low, env.action_space.high)
-        assert np.mean(np.abs(actions) == 1) == pytest.approx(share, abs=0.005)
+        assert np.mean(np.abs(actions) == 1) == pytest.approx(share, rel=0.1)
         assert np.mean([env.control_cost(action) for action in actions]) == pytest.approx(cost, abs=0.05)
-        assert f"cost {cost}" in page
+        assert words in page and f"cost {cost}" in page
     assert env.healthy_reward == 1

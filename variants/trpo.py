@@ -235,8 +235,8 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     kl_gradient = flat_gradient(kl_divergence(old, dist).mean(), parameters, create_graph=True)
     product = partial(fisher_vector_product, kl_gradient, parameters, args.cg_damping)
     direction, residual = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
-    curvature = direction @ (gradient - residual)  # of the KL: direction @ product(direction)
-    longest = (2 * args.target_kl / curvature.clamp(min=1e-12)).sqrt()  # that target_kl allows
+    curvature = direction @ (gradient - residual)  # that is, direction @ product(direction)
+    longest = (2 * args.target_kl / curvature.clamp(min=1e-12)).sqrt()  # if the damped KL were quadratic
     with torch.no_grad():
         for tries in range(args.backtracks):
             step = args.backtrack_coef**tries * longest * direction
