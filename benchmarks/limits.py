@@ -5,8 +5,8 @@
     python benchmarks/limits.py --cost    # milliseconds of an update, in turn, on an idle machine
 
 In each env, returns are shifted and scaled so that a policy that does not learn has 0, and the best way 1,
-both in the mean over seeds. The score of a way is the mean over all its seeds in all envs (arXiv 1707.06347,
-section 6.1, which has the best result at 1, and does not say whether of a seed or in the mean).
+both in the mean over seeds. The score of a way is the mean over envs of its mean over seeds (arXiv
+1707.06347, section 6.1, which has the best result at 1, and does not say whether of a seed or in the mean).
 """
 
 import sys
@@ -22,14 +22,17 @@ BEGIN, END = "<!-- measured limits -->", "<!-- end -->"
 
 
 def read_finals(table: Path = TABLE) -> dict[str, dict[str, np.ndarray]]:
-    """{title of the way: {env: last 100 training episodes of the seeds that all runs have}}, or {}."""
-    runs, finals = read_table(table)["runs"], {}
+    """{title of the way: {env: last 100 training episodes of the seeds that all ways have there}}, or {}."""
+    runs, finals, common = read_table(table)["runs"], {}, {}
     results = {name: read_csv(csv_path(name, table)) for name in runs}
-    seeds = sorted(set.intersection(*(set(found.rows) for found in results.values())))
-    if not seeds:
+    for name, run in runs.items():
+        seeds = set(results[name].rows)
+        common[run["env"]] = common.get(run["env"], seeds) & seeds
+    if not all(common.values()):
         return {}
     for name, run in runs.items():
-        same = results[name]._replace(rows={seed: results[name].rows[seed] for seed in seeds})
+        rows = {seed: results[name].rows[seed] for seed in sorted(common[run["env"]])}
+        same = results[name]._replace(rows=rows)
         finals.setdefault(run["title"], {})[run["env"]] = same.finals(2)
     return finals
 
@@ -47,17 +50,17 @@ def normalise(finals: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, n
 def table(finals: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """A row for each way: its score, and its mean return in each env, with the spread of several seeds."""
     *ways, zero = finals
-    envs = list(finals[zero])
-    seeds = len(finals[zero][envs[0]])
-    short = " | ".join(env.partition("-")[0] for env in envs)
-    lines = [f"| {seeds} seed{'s' * (seeds > 1)} | score | {short} |", "|---" * (2 + len(envs)) + "|"]
+    seeds = {env: len(found) for env, found in finals[zero].items()}
+    short = " | ".join(env.partition("-")[0] for env in seeds)
+    lines = [f"| | score | {short} |", "|---" * (2 + len(seeds)) + "|"]
+    lines.append(f"| seeds | | {' | '.join(map(str, seeds.values()))} |")
     scores = normalise(finals)
     for way in [*ways, zero]:
-        score = f"**{np.mean([*scores[way].values()]):.2f}**" if way in scores else "0"
+        score = f"**{np.mean([each.mean() for each in scores[way].values()]):.2f}**" if way in scores else "0"
         cells = []
-        for env in envs:
-            mean, spread = finals[way][env].mean(), finals[way][env].std(ddof=1) if seeds > 1 else 0
-            cells.append(number(mean, spread) + f" ± {number(spread, abs(mean))}" * (seeds > 1))
+        for env, several in seeds.items():
+            mean, spread = finals[way][env].mean(), finals[way][env].std(ddof=1) if several > 1 else 0
+            cells.append(number(mean, spread) + f" ± {number(spread, abs(mean))}" * (several > 1))
         lines.append(f"| {way} | {score} | {' | '.join(cells)} |")
     return lines
 

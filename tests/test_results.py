@@ -269,8 +269,9 @@ def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
     assert scores["clip"]["A-v0"] == pytest.approx([0.4, 0.6])
     assert scores["clip"]["B-v0"] == pytest.approx([1.2, 0.8])
     assert scores["nothing"]["B-v0"] == pytest.approx([0.2, -0.2])
-    assert limits.table(found)[0] == "| 2 seeds | score | A | B |"
+    assert limits.table(found)[0] == "| | score | A | B |"
     assert limits.table(found)[2:] == [
+        "| seeds | | 2 | 2 |",
         "| clip | **0.75** | 70.0 ± 14.1 | −5.00 ± 1.41 |",
         "| nothing | **0.50** | 120.0 ± 14.1 | −10.0 ± 1.4 |",
         "| random | 0 | 20.0 ± 14.1 | −10.0 ± 0.0 |",
@@ -278,17 +279,28 @@ def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
 
 
 def test_ways_are_compared_by_the_seeds_that_all_have(tmp_path):
+    """In each env on its own, and an env counts as much as another that has more seeds."""
     path = tmp_path / "limits.toml"
-    head = 'envs = ["A-v0"]\n'
-    path.write_text(head + "".join(f'[runs.{x}]\nscript = "x"\nseeds = "1-2"\ntitle = "{x}"\n' for x in "ab"))
-    for name, unit, seeds in (("a_a", 2, (1, 2)), ("b_a", 3, (2, 3))):
+    ways = (f'[runs.{x}]\nscript = "x"\nseeds = "1-3"\ntitle = "{x}"\n' for x in "abc")
+    path.write_text('envs = ["A-v0", "B-v0"]\n' + "".join(ways))
+    runs = {"a_a": (2, (1, 2)), "b_a": (3, (2, 3)), "c_a": (1, (1, 2, 3))}
+    runs |= {"a_b": (1, (1, 2)), "b_b": (3, (2, 1)), "c_b": (0, (1, 2))}
+    for name, (unit, seeds) in runs.items():
         assert limits.read_finals(path) == {}
         rows = {seed: [[str(seed), "8", f"{unit * seed}", "7.5"]] for seed in seeds}
         results.write_csv(results.csv_path(name, path), results.Results("", {}, rows))
-    found = limits.read_finals(path)
-    assert found == {"a": {"A-v0": [4]}, "b": {"A-v0": [6]}}
-    assert limits.table(found)[0] == "| 1 seed | score | A |"
-    assert limits.table(found)[-1] == "| b | 0 | 6.00 |"
+    found = {way: {env: list(x) for env, x in envs.items()} for way, envs in limits.read_finals(path).items()}
+    assert found == {
+        "a": {"A-v0": [4], "B-v0": [1, 2]},
+        "b": {"A-v0": [6], "B-v0": [3, 6]},
+        "c": {"A-v0": [2], "B-v0": [0, 0]},
+    }
+    assert limits.table(limits.read_finals(path))[2:] == [
+        "| seeds | | 1 | 2 |",
+        "| a | **0.42** | 4.00 | 1.50 ± 0.71 |",  # the mean of 1/2 and 1/3
+        "| b | **1.00** | 6.00 | 4.50 ± 2.12 |",
+        "| c | 0 | 2.00 | 0.00 ± 0.00 |",
+    ]
 
 
 def test_the_same_trust_region_for_the_peer():
