@@ -74,7 +74,7 @@ class Args:
     cg_iters: int = 10  # of conjugate gradients
     cg_damping: float = 0.1  # added to the Fisher matrix's diagonal
     backtracks: int = 10  # tries of the line search
-    backtrack_coef: float = 0.8  # by which each try is shorter than the one before
+    backtrack_coef: float = 0.8  # each try is this times as long as the one before
     critic_epochs: int = 10  # passes of the critic over a rollout
     num_minibatches: int = 32  # gradient steps in a pass
     norm_adv: bool = True  # normalise advantages, in each rollout
