@@ -138,7 +138,7 @@ def fisher_vector_product(kl_gradient: Tensor, parameters: list[Tensor], damping
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iters: int) -> tuple[Tensor, Tensor]:
-    """x, such that product(x), with a positive definite matrix, is about b; and what is missing to b."""
+    """x, such that product(x), by a positive definite matrix, is about b; and the residual b - product(x)."""
     x, residual, direction = torch.zeros_like(b), b, b
     for _ in range(iters):
         squared = residual @ residual
