@@ -169,18 +169,18 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
-        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
-        self.register_buffer("mask", (self.valid.float() - 1) * 1e9, persistent=False)  # added to logits
-        self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
+        # (n,) or (components, n), added to logits: a component with less than n choices never takes the rest.
+        mask = -1e9 * (torch.arange(choices.max()) >= choices[..., None])
+        self.register_buffer("mask", mask, persistent=False)
+        self.actor = mlp(obs_dim, self.mask.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def logits(self, obs: Tensor) -> Tensor:
-        return self.actor(obs).unflatten(-1, self.valid.shape) + self.mask
+        return self.actor(obs).unflatten(-1, self.mask.shape) + self.mask
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         dist = Categorical(logits=self.logits(obs), validate_args=False)
-        return Independent(dist, self.valid.dim() - 1), self.critic(obs).squeeze(-1)  # [D37]
+        return Independent(dist, self.mask.dim() - 1), self.critic(obs).squeeze(-1)  # [D37]
 
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
         """Sampled actions, or the most probable ones; faster than by way of a Distribution."""
@@ -219,7 +219,7 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
     seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
@@ -263,7 +263,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
     episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
     if args.resume:
@@ -294,8 +295,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
 
-    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
-    bar = tqdm(total=num_iterations * B, initial=steps, unit_scale=True, disable=None, **style)
+    bar = tqdm(total=num_iterations * B, initial=steps, unit=" steps", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:

@@ -204,9 +204,14 @@ def look(script, agent, obs):
     return agent(obs)
 
 
+def used_logits(agent):
+    """(n,) or (components, n): all but those that components with fewer choices leave unused."""
+    return agent.valid if hasattr(agent, "valid") else agent.mask == 0
+
+
 def act(script, agent, obs, greedy=False):
     """The agent's actions; all are valid."""
-    return agent.act(obs, *[agent.valid] * (script is ppo_masked), greedy)
+    return agent.act(obs, *([agent.valid] if script is ppo_masked else []), greedy)
 
 
 def loss_name(script):

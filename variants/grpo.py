@@ -322,7 +322,7 @@ def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: 
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
     seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
@@ -399,8 +399,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.task} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
 
-    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
-    bar = tqdm(total=num_iterations * N, initial=steps, unit_scale=True, disable=None, **style)
+    bar = tqdm(total=num_iterations * N, initial=steps, unit=" texts", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:

@@ -237,7 +237,7 @@ def read_masks(envs: gym.vector.VectorEnv, infos: dict, valid: Tensor) -> Tensor
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
     seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
@@ -281,7 +281,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
     episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
     if args.resume:
@@ -313,8 +314,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
 
-    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
-    bar = tqdm(total=num_iterations * B, initial=steps, unit_scale=True, disable=None, **style)
+    bar = tqdm(total=num_iterations * B, initial=steps, unit=" steps", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:

@@ -180,7 +180,7 @@ class RunningStats(nn.Module):
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
         self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
-        self.register_buffer("rest", torch.zeros(shape))  # of the mean, below the precision of floats
+        self.register_buffer("rest", torch.zeros(shape))  # what rounding kept from the mean (Kahan)
 
     def update(self, x: Tensor) -> None:
         """Take in samples (n, *shape)."""
@@ -256,7 +256,7 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. No other seed or purpose leads to the same numbers."""
+    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
     seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
@@ -302,7 +302,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     nn.init.constant_(agent.beta, args.beta)
     parameters = list(agent.parameters())
     optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    torch._dynamo.config.trace_autograd_ops = True  # or --compile would stop short of loss.backward()
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
     backward = torch.compile(backpropagate, disable=not args.compile)
     episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
     if args.resume:
@@ -332,10 +333,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     rewards, dones = np.zeros((2, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
-    discounted_return, discounted_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)
+    rolling_return, rolling_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)
 
-    style = dict(unit="", bar_format="|{bar:10}| {n_fmt} of {total_fmt}, {rate_fmt}, {remaining}{postfix}")
-    bar = tqdm(total=num_iterations * B, initial=steps, unit_scale=True, disable=None, **style)
+    bar = tqdm(total=num_iterations * B, initial=steps, unit=" steps", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:
@@ -343,7 +343,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
-            score[:], length[:], discounted_return[:] = 0, 0, 0
+            score[:], length[:], rolling_return[:] = 0, 0, 0
         remaining = 1 - iteration / num_iterations
         optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
 
@@ -356,7 +356,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 done, timeout = terminated | truncated, truncated & ~terminated
                 rewards[t], dones[t] = reward, done
-                discounted_returns[t] = discounted_return[:] = args.gamma * discounted_return + reward
+                rolling_returns[t] = rolling_return[:] = args.gamma * rolling_return + reward
                 if timeout.any():  # not a terminal state: the last obs still has a value
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
                     _, final_value = agent(on_device(final_obs[timeout]))
@@ -364,16 +364,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 score += reward
                 length += 1
                 episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
-                score[done], length[done], discounted_return[done] = 0, 0, 0
+                score[done], length[done], rolling_return[done] = 0, 0, 0
             dist, values[:T] = agent(on_device(obs[:T]))  # at once: nothing was learned meanwhile
             means, stds, logprobs = dist.mean, dist.stddev, dist.log_prob(on_device(actions))
             _, values[T] = agent(on_device(obs[T]))
 
         # update
-        agent.return_stats.update(on_device(discounted_returns).flatten())  # they look back, not ahead
+        agent.return_stats.update(on_device(rolling_returns).flatten())  # of past rewards, not of future ones
         scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
         scaled_rewards = scaled_rewards.clip(-10, 10)  # [D31]
-        scaled_rewards += args.gamma * final_values  # [E1] which are of the same scale
+        scaled_rewards += args.gamma * final_values  # [E1] not scaled: the critic learned scaled returns
         advantages = compute_gae(scaled_rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
         returns = on_device(advantages) + values[:T]
         batch = Batch(obs[:T], actions, means, stds, logprobs, advantages, returns, values[:T])
