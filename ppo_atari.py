@@ -325,7 +325,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     logprobs = torch.zeros(T, N, device=device)
     score, length = np.zeros((2, N))
 
-    bar = tqdm(total=num_iterations * B, initial=steps, unit=" steps", unit_scale=True, disable=None)
+    bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:

@@ -263,10 +263,16 @@ def brief(published: dict, run: dict) -> str:
     version = re.search(r"v\d+$", published["env"])
     other = [version[0] if version else published["env"]] if published["env"] != run["env"] else []
     if published["statistic"] != SAME:
-        other.append(published["statistic"].partition(",")[0])
+        kind = published["statistic"].partition(",")[0]
+        other.append(f"{kind}, greedy" if "deterministic" in published["statistic"] else kind)
     if "steps" in published:
         other.append(f"{count(published['steps'])} steps")
     return f"{published['label']} {number(published['value'])}" + (f" ({', '.join(other)})" if other else "")
+
+
+def greedily(run: dict) -> bool:
+    """Whether a run's evaluation takes the most probable actions."""
+    return "--eval-greedy" in run.get("flags", "")
 
 
 def interval(values: np.ndarray) -> str:
@@ -290,6 +296,7 @@ def summary(names: list[str], table: dict, results: dict[str, Results]) -> str:
             values = results[name].finals(column)
             scale = np.abs(values).max()
             cells.append(f"**{number(values.mean(), scale)}** {interval(values)}")
+        cells[1] += " greedy" * greedily(run)
         others = "; ".join(brief(published, run) for published in run.get("published", []))
         steps, seeds = results[name].curves()[0][-1], len(results[name].rows)
         cells = [title(run), script_name(run), count(steps), str(seeds), *cells, others]
@@ -309,7 +316,9 @@ def details(name: str, run: dict, results: Results) -> str:
         "| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
     ]
     episodes = re.search(r"--eval-episodes (\d+)$", results.command)
-    evaluation = f"{f'{episodes[1]} episodes of ' if episodes else ''}the evaluation"
+    evaluation = (
+        f"{f'{episodes[1]} episodes of ' if episodes else ''}the {'greedy ' * greedily(run)}evaluation"
+    )
     for what, column in (("the last 100 training episodes", 2), (evaluation, 3)):
         values = results.finals(column)
         mean, std, middle, worst, best = (

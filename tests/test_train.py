@@ -301,12 +301,12 @@ COMPILED += [
 
 
 @pytest.mark.parametrize("script", COMPILED, ids=name_of)
-def test_a_compiled_update_is_the_same(script, make_args, no_evaluation, monkeypatch):
+@torch._dynamo.config.patch(trace_autograd_ops=False)
+def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
     """Up to rounding; loss and gradients are one graph, which a changing clip_coef makes few versions of.
 
     A run that is not compiled leaves alone what older versions of torch do not know.
     """
-    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)
     counters = torch._dynamo.utils.counters
     few = script in (*ATARI, trpo)  # conjugate gradients make more of rounding than Adam does
     flags = dict(learning_rate=1e-3, iterations=2 if few else 8)

@@ -340,7 +340,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     score, length = np.zeros((2, N))
 
     total_steps = num_iterations * B * WORLD_SIZE
-    bar = tqdm(total=total_steps, initial=steps, unit=" steps", unit_scale=True, disable=RANK > 0 or None)
+    bar = tqdm(total=total_steps, initial=steps, unit="", unit_scale=True, disable=RANK > 0 or None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:

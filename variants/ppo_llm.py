@@ -418,7 +418,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.task} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
 
-    bar = tqdm(total=num_iterations * N, initial=steps, unit=" texts", unit_scale=True, disable=None)
+    bar = tqdm(total=num_iterations * N, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:
