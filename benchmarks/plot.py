@@ -51,9 +51,10 @@ THEMES = {
 def label(published: dict, run: dict) -> str:
     """brief() in two lines: "CleanRL", "1443 (v4)"."""
     words = brief(published, run).removeprefix(published["label"] + " ")
-    return (
-        f"{published['label']}\n{words.replace('evaluation', 'eval.').replace('moving average', 'average')}"
-    )
+    short = {"evaluation, greedy": "greedy", "evaluation": "eval.", "moving average": "average"}
+    for long in short:
+        words = words.replace(long, short[long])
+    return f"{published['label']}\n{words}"
 
 
 def panel(run: dict, results: Results) -> dict:
