@@ -177,13 +177,13 @@ def draw_all_curves(shown: list[dict], columns: int, note: str, theme: dict) -> 
     bottom = 0.36 + 0.13 * (text.count("\n") + 1)
     height = 1.75 * rows - 0.3 + bottom
     figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
-    panel_width = width / columns  # axes, left of them 0.42 inches for ticks, right of them 0.92 for labels
+    panel_width = width / columns  # axes, left of them 0.42 inches for ticks, right of them 1.02 for labels
     figure.subplots_adjust(
         left=0.42 / width,
-        right=1 - 0.92 / width,
+        right=1 - 1.02 / width,
         top=1 - 0.42 / height,
         bottom=bottom / height,
-        wspace=1.34 / (panel_width - 1.34),
+        wspace=1.44 / (panel_width - 1.44),
         hspace=0.65,
     )
     for axes, each in zip(grid.flat, shown, strict=False):
