@@ -169,7 +169,7 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # (n,) or (components, n), added to logits: a component with less than n choices never takes the rest.
+        # (n,) or (components, n), added to logits: a component with fewer choices never takes the rest.
         mask = -1e9 * (torch.arange(choices.max()) >= choices[..., None])
         self.register_buffer("mask", mask, persistent=False)
         self.actor = mlp(obs_dim, self.mask.numel(), gain=0.01)  # [D13] apart from the critic
