@@ -169,18 +169,17 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # (n,) or (components, n), added to logits: a component with fewer choices never takes the rest.
-        mask = -1e9 * (torch.arange(choices.max()) >= choices[..., None])
-        self.register_buffer("mask", mask, persistent=False)
-        self.actor = mlp(obs_dim, self.mask.numel(), gain=0.01)  # [D13] apart from the critic
+        # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
+        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None], persistent=False)
+        self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def logits(self, obs: Tensor) -> Tensor:
-        return self.actor(obs).unflatten(-1, self.mask.shape) + self.mask
+        return torch.where(self.valid, self.actor(obs).unflatten(-1, self.valid.shape), -1e9)
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         dist = Categorical(logits=self.logits(obs), validate_args=False)
-        return Independent(dist, self.mask.dim() - 1), self.critic(obs).squeeze(-1)  # [D37]
+        return Independent(dist, self.valid.dim() - 1), self.critic(obs).squeeze(-1)  # [D37]
 
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
         """Sampled actions, or the most probable ones; faster than by way of a Distribution."""

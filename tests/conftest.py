@@ -204,11 +204,6 @@ def look(script, agent, obs):
     return agent(obs)
 
 
-def used_logits(agent):
-    """(n,) or (components, n): all but those that components with fewer choices leave unused."""
-    return agent.valid if hasattr(agent, "valid") else agent.mask == 0
-
-
 def act(script, agent, obs, greedy=False):
     """The agent's actions; all are valid."""
     return agent.act(obs, *([agent.valid] if script is ppo_masked else []), greedy)

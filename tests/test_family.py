@@ -89,8 +89,9 @@ TRAIN_LINES = {  # where it may be longer than 137
 }
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (60, 31),
-    (ppo_discrete, ppo_continuous): (75, 37),
-    (ppo_discrete, ppo_atari): (103, 71),
+    (ppo_discrete, ppo_continuous): (75, 36),
+    (ppo_discrete, ppo_atari): (103, 70),
+    (ppo_discrete, ppo_masked): (49, 27),
     (ppo_atari, ppo_atari_lstm): (49, 33),
     (ppo_atari, ppo_atari_distributed): (52, 22),
     (ppo_continuous, trpo): (100, 69),

@@ -20,7 +20,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import used_logits
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, PPO
@@ -222,7 +221,7 @@ class Watch(BaseCallback):
 
 def layers(agent, policy):
     """(ours, theirs) of all parameters, but for logits that are unused."""
-    used = slice(None) if hasattr(agent, "log_std") else used_logits(agent).flatten()
+    used = agent.valid.flatten() if hasattr(agent, "valid") else slice(None)
     nets, whole = policy.mlp_extractor, slice(None)
     for ours, theirs, rows in (
         (agent.actor[0], nets.policy_net[0], whole),

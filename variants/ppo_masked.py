@@ -171,7 +171,7 @@ class Agent(nn.Module):
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
         # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
-        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None])
+        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None], persistent=False)
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] apart from the critic
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
