@@ -132,9 +132,12 @@ def flat_gradient(output: Tensor, parameters: list[Tensor], create_graph: bool =
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def fisher_vector_product(kl_gradient: Tensor, parameters: list[Tensor], damping: float, v: Tensor) -> Tensor:
-    """(F + damping) v. F, the KL's Hessian, is never built: F v is the gradient of (gradient of the KL) v."""
-    return flat_gradient(kl_gradient @ v, parameters) + damping * v
+def fisher_vector_product(z: Tensor, parameters: list[Tensor], damping: float) -> Callable[[Tensor], Tensor]:
+    """v -> (F + damping) v. F = J' J / B is never built; J is the derivative of z (B, ...) by parameters."""
+    dual = torch.zeros_like(z, requires_grad=True)
+    pulled = flat_gradient((z * dual).sum(), parameters, create_graph=True)  # J' dual: by dual, that is J'
+    jvp = partial(torch.autograd.grad, pulled, dual, retain_graph=True)  # v -> J v
+    return lambda v: flat_gradient((z * jvp(v)[0]).sum() / len(z), parameters) + damping * v
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iters: int) -> tuple[Tensor, Tensor]:
@@ -229,11 +232,12 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     parameters = [*agent.actor.parameters(), agent.log_std]
     before, dist = parameters_to_vector(parameters).detach(), agent.policy(batch.obs)
     with torch.no_grad():
-        old = agent.policy(batch.obs)  # a constant: of dist and itself, the KL would have no Hessian
+        old = agent.policy(batch.obs)  # the same, as a constant
     objective = surrogate(dist, batch, args)
     gradient = flat_gradient(objective, parameters)  # at the ratio 1: that of REINFORCE
-    kl_gradient = flat_gradient(kl_divergence(old, dist).mean(), parameters, create_graph=True)
-    product = partial(fisher_vector_product, kl_gradient, parameters, args.cg_damping)
+    # In z the KL of a small step is half its squared length, so that its Hessian, F, is the mean of J' J.
+    z = torch.stack([dist.mean / old.stddev, 2**0.5 * dist.stddev.log()], 1)
+    product = fisher_vector_product(z, parameters, args.cg_damping)
     direction, residual = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
     curvature = direction @ (gradient - residual)  # that is, direction @ product(direction)
     longest = (2 * args.target_kl / curvature.clamp(min=1e-12)).sqrt()  # if the damped KL were quadratic
@@ -255,8 +259,7 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
 
 def backpropagate(critic: nn.Module, obs: Tensor, returns: Tensor) -> Tensor:
     """Add the gradient of the critic's loss to its own -> the loss. This is what --compile compiles."""
-    value = critic(obs).squeeze(-1)
-    value_loss = 0.5 * ((value - returns) ** 2).mean()
+    value_loss = 0.5 * ((critic(obs).squeeze(-1) - returns) ** 2).mean()
     value_loss.backward()
     return value_loss.detach()
 
@@ -462,9 +465,8 @@ def refuse(mistake: str) -> NoReturn:
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
     highest = {"gamma": 1, "gae_lambda": 1, "backtrack_coef": 1, "threads": 1024, "seed": 2**32 - 1}
-    counts = ("num_", "total_", "cg_iters", "backtracks", "critic_", "threads")
     for name, value in vars(args).items():
-        low = 1 if name.startswith(counts) else 0  # counts start at 1
+        low = 1 if name.startswith(("num_", "total_", "cg_iters", "backtracks", "critic_", "threads")) else 0
         low = -20 if name == "log_std_init" else low
         high = highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
