@@ -19,13 +19,14 @@ import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributions import Categorical  # noqa: E402
+from torch.distributions import Categorical, kl_divergence  # noqa: E402
 from torch.nn.utils import clip_grad_norm_  # noqa: E402
 from torch.optim import Adam  # noqa: E402
 
 import ppo_atari  # noqa: E402
 import ppo_continuous  # noqa: E402
 import ppo_discrete  # noqa: E402
+from variants import trpo  # noqa: E402
 
 # For glibc's malloc: large blocks come from the heap, too, and what is free there is not given back.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
@@ -143,6 +144,23 @@ def small() -> None:
     show("Adam", Adam(parameters, lr=0.0).step)
 
 
+def fisher() -> None:
+    """A product with TRPO's Fisher matrix, for 2,048 steps of Hopper-v5, in two ways."""
+    envs = ppo_continuous.make_envs(ppo_continuous.Args(env_id="Hopper-v5"), 1)
+    agent, obs, damping = trpo.Agent(envs), torch.randn(2048, 11), 0.1
+    parameters, dist = [*agent.actor.parameters(), agent.log_std], agent.policy(obs)
+    with torch.no_grad():
+        old = agent.policy(obs)
+    z = torch.stack([dist.mean / old.stddev, 2**0.5 * dist.stddev.log()], 1)
+    product = trpo.fisher_vector_product(z, parameters, damping)
+    gradient = trpo.flat_gradient(kl_divergence(old, dist).mean(), parameters, create_graph=True)
+    vector = torch.randn(len(gradient))
+    hessian = lambda v: trpo.flat_gradient(gradient @ v, parameters) + damping * v  # noqa: E731
+    assert torch.allclose(product(vector), hessian(vector), rtol=1e-4, atol=1e-5)
+    show("product with the Fisher matrix", lambda: product(vector), 20)
+    show("the same, as second derivatives of the KL", lambda: hessian(vector), 20)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) > 1:
@@ -151,3 +169,4 @@ if __name__ == "__main__":
         for name, variables in (("malloc as it comes", {}), ("memory kept", KEEP_MEMORY)):
             subprocess.run([sys.executable, __file__, name], env=os.environ | variables, check=True)
         small()
+        fisher()
