@@ -1,7 +1,7 @@
 """What trained agents look like, side by side, in docs/pictures/agents.gif.
 
-    python benchmarks/learning_curves.py cartpole_tuned halfcheetah_tuned ant_tuned --seeds 1
-    python benchmarks/film.py cartpole_tuned halfcheetah_tuned ant_tuned
+    python benchmarks/film.py                    # those in the README; what is not there is trained: hours
+    python benchmarks/film.py cartpole_tuned     # or other runs of benchmarks/runs.toml
 
 Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
 """
@@ -12,23 +12,25 @@ import subprocess
 import sys
 
 from moviepy import VideoFileClip, clips_array
-from results import ROOT, TABLE, command, find, read_table, refuse
+from results import ROOT, TABLE, command, find, read_table
 
+NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned", "breakout_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
 FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the picture
 
 
 def film(name: str) -> VideoFileClip:
-    """The run's film, made unless it is there."""
-    folder = ROOT / "runs/benchmarks" / name / "1"
-    if not (folder / "checkpoint.pt").exists():
-        refuse(f"{folder} has no checkpoint: python benchmarks/learning_curves.py {name} --seeds 1")
+    """The run's film; it is trained, or goes on, and is filmed, as far as that has not been done."""
+    run = find(read_table(TABLE)["runs"], name, "run")
+    line, folder = [sys.executable, *command(run)], ROOT / "runs/benchmarks" / name / "1"
+    begun = (folder / "checkpoint.pt").exists()
+    where = ["--resume", str(folder)] if begun else ["--seed", "1", "--run-dir", str(folder)]
+    subprocess.run([*line, *where], cwd=ROOT, check=True)
     if not list(folder.glob("videos/*.mp4")):
-        run = find(read_table(TABLE)["runs"], name, "run")
         kwargs = json.loads(json.loads((folder / "args.json").read_text())["env_kwargs"])
         kwargs |= {"camera_name": "track"} if run["env"] in FOLLOWED else {}
-        line = [sys.executable, command(run)[0], "--evaluate", str(folder), "--capture-video"]
-        line += ["--eval-episodes", "1", "--env-kwargs", json.dumps(kwargs)]
+        line = [*line[:2], "--evaluate", str(folder), "--capture-video", "--eval-episodes", "1"]
+        line += ["--env-kwargs", json.dumps(kwargs)]
         subprocess.run(line, cwd=ROOT, env=os.environ | {"MUJOCO_GL": "egl"}, check=True)
     [path] = folder.glob("videos/*.mp4")
     clip = VideoFileClip(str(path)).resized(height=HEIGHT)
@@ -36,7 +38,7 @@ def film(name: str) -> VideoFileClip:
 
 
 if __name__ == "__main__":
-    clips = [film(name) for name in sys.argv[1:] or refuse("which runs of benchmarks/runs.toml?")]
+    clips = [film(name) for name in sys.argv[1:] or NAMES]
     target = ROOT / "docs/pictures/agents.gif"
     clips_array([clips]).write_gif(str(target), fps=FPS)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")
