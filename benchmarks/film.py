@@ -1,7 +1,7 @@
-"""What trained agents look like, side by side, in docs/pictures/agents.gif.
+"""What trained agents look like, side by side, in docs/pictures/.
 
-    python benchmarks/film.py                    # those in the README; what is not there is trained: hours
-    python benchmarks/film.py cartpole_tuned     # or other runs of benchmarks/runs.toml
+    python benchmarks/film.py                    # agents.gif; what is not trained is trained first
+    python benchmarks/film.py breakout_tuned     # breakout_tuned.gif, of this run of benchmarks/runs.toml
 
 Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
 """
@@ -14,7 +14,7 @@ import sys
 from moviepy import VideoFileClip, clips_array
 from results import ROOT, TABLE, command, find, read_table
 
-NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned", "breakout_tuned"]
+NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
 FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the picture
 
@@ -39,6 +39,6 @@ def film(name: str) -> VideoFileClip:
 
 if __name__ == "__main__":
     clips = [film(name) for name in sys.argv[1:] or NAMES]
-    target = ROOT / "docs/pictures/agents.gif"
+    target = ROOT / "docs/pictures" / f"{'_'.join(sys.argv[1:]) or 'agents'}.gif"
     clips_array([clips]).write_gif(str(target), fps=FPS)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")

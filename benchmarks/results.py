@@ -351,9 +351,8 @@ def details(name: str, run: dict, results: Results) -> str:
     if results.command:
         lines.append(f"\nMade with `python {results.command}`.")
     for made in dict.fromkeys(results.made.values()):
-        lines.append(
-            f"Seeds {format_seeds([seed for seed in seeds if results.made.get(seed) == made])}: {made}."
-        )
+        same = [seed for seed in seeds if results.made.get(seed) == made]
+        lines.append(f"Seed{'s' * (len(same) > 1)} {format_seeds(same)}: {made}.")
     return "\n".join(lines)
 
 
