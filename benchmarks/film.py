@@ -17,6 +17,7 @@ from results import ROOT, TABLE, command, find, read_table
 NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
 FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the picture
+LATER = {"ALE/Breakout-v5": 40}  # seconds into the game: at first there is no more than a wall
 
 
 def film(name: str) -> VideoFileClip:
@@ -33,8 +34,8 @@ def film(name: str) -> VideoFileClip:
         line += ["--env-kwargs", json.dumps(kwargs)]
         subprocess.run(line, cwd=ROOT, env=os.environ | {"MUJOCO_GL": "egl"}, check=True)
     [path] = folder.glob("videos/*.mp4")
-    clip = VideoFileClip(str(path)).resized(height=HEIGHT)
-    return clip.subclipped(0, min(SECONDS, clip.duration))
+    clip, start = VideoFileClip(str(path)).resized(height=HEIGHT), LATER.get(run["env"], 0)
+    return clip.subclipped(start, min(start + SECONDS, clip.duration))
 
 
 if __name__ == "__main__":
