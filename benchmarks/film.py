@@ -34,7 +34,8 @@ def film(name: str) -> VideoFileClip:
         line += ["--env-kwargs", json.dumps(kwargs)]
         subprocess.run(line, cwd=ROOT, env=os.environ | {"MUJOCO_GL": "egl"}, check=True)
     [path] = folder.glob("videos/*.mp4")
-    clip, start = VideoFileClip(str(path)).resized(height=HEIGHT), LATER.get(run["env"], 0)
+    clip = VideoFileClip(str(path)).resized(height=HEIGHT)
+    start = max(0, min(LATER.get(run["env"], 0), clip.duration - SECONDS))
     return clip.subclipped(start, min(start + SECONDS, clip.duration))
 
 

@@ -135,8 +135,8 @@ def flat_gradient(output: Tensor, parameters: list[Tensor], create_graph: bool =
 def fisher_vector_product(z: Tensor, parameters: list[Tensor], damping: float) -> Callable[[Tensor], Tensor]:
     """v -> (F + damping) v. F = J' J / B is never built; J is the derivative of z (B, ...) by parameters."""
     dual = torch.zeros_like(z, requires_grad=True)
-    pulled = flat_gradient((z * dual).sum(), parameters, create_graph=True)  # J' dual: by dual, that is J'
-    jvp = partial(torch.autograd.grad, pulled, dual, retain_graph=True)  # v -> J v
+    pulled = flat_gradient((z * dual).sum(), parameters, create_graph=True)  # J' dual
+    jvp = partial(torch.autograd.grad, pulled, dual, retain_graph=True)  # v -> J v, for pulled is linear
     return lambda v: flat_gradient((z * jvp(v)[0]).sum() / len(z), parameters) + damping * v
 
 
