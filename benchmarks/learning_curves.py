@@ -55,9 +55,9 @@ def made(line: list[str]) -> str:
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
-    # Git ignores a script without one of its lines; the whole one has the same name.
+    # Git ignores a script that was changed for a run; the whole one has the same name.
     scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}
-    status = [*git, "status", "--porcelain", "-uno", "--", *scripts, "benchmarks/*.py"]
+    status = [*git, "status", "--porcelain", "-uno", "--", *scripts, "benchmarks/*.py", "benchmarks/*.patch"]
     changes = subprocess.run(status, capture_output=True).stdout
     commit = f"commit {commit.strip() or 'unknown'}{' with changes' if changes else ''}"
     cpuinfo = Path("/proc/cpuinfo")
@@ -159,6 +159,18 @@ def leave_out(tag: str, script: Path, target: Path) -> None:
     target.write_text("".join(kept))
 
 
+def apply_patch(patch: Path, script: Path, target: Path) -> None:
+    """Write the script as the patch changes it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(script, target)
+    # Inside a repository, git would look for the patch's files at its top.
+    env = os.environ | {"GIT_CEILING_DIRECTORIES": str(target.parent.parent)}
+    git = ["git", "apply", str(patch)]
+    done = subprocess.run(git, cwd=target.parent, env=env, capture_output=True, text=True)
+    if done.returncode:
+        refuse(f"{patch.name} does not fit {script.name}: {done.stderr}")
+
+
 def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tuple[str, int]]:
     """Which seeds of which runs are still to do; mistakes are told here, before any work."""
     jobs = []
@@ -174,6 +186,9 @@ def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tu
             refuse(f"{csv_path(name, path)} {other}; delete it to make it anew, or give the run another name")
         if "without" in run:
             leave_out(run["without"], ROOT / run["script"], ROOT / command(run)[0])
+        if "patch" in run:
+            patch = ROOT / f"benchmarks/{run['patch']}.patch"
+            apply_patch(patch, ROOT / run["script"], ROOT / command(run)[0])
         for script in {command(run)[0], run.get("like", command(run)[0])}:
             if not (ROOT / script).exists():
                 refuse(f"{path}: run {name}: there is no {script}")

@@ -33,6 +33,7 @@ COLUMNS = ["seed", "steps", "episode_return", "eval_return"]
 RUN_KEYS = {
     "script",
     "without",
+    "patch",
     "env",
     "seeds",
     "flags",
@@ -144,6 +145,8 @@ def command(run: dict) -> list[str]:
         script = ["benchmarks/run_sb3.py", run["like"]]
     if "without" in run:  # learning_curves.py writes this file
         script = [f"runs/without_{run['without']}/{run['script']}"]
+    if "patch" in run:  # this one, too
+        script = [f"runs/{run['patch']}/{run['script']}"]
     flags = shlex.split(run.get("flags", ""))
     return [*script, "--env-id", run["env"], *flags, "--eval-episodes", str(run.get("eval_episodes", 100))]
 
@@ -251,7 +254,9 @@ def script_name(run: dict) -> str:
     if run["script"] == "sb3":
         peer = "sb3-contrib" if "trpo" in run["like"] else "stable-baselines3"
         return f"{peer}, as {run['like']}"
-    return run["script"] + (f" without [{run['without']}]" if "without" in run else "")
+    without, patch = run.get("without"), run.get("patch")
+    change = f" without [{without}]" if without else f", {patch.replace('_', ' ')}" if patch else ""
+    return run["script"] + change
 
 
 def title(run: dict) -> str:

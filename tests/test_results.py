@@ -1,5 +1,6 @@
 """Results: no number or picture without its CSV file, statistics by hand, runs that go on after a kill."""
 
+import importlib.util
 import itertools
 import json
 import math
@@ -24,6 +25,7 @@ from PIL import Image
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, StickyActionEnv
 
 import ppo_atari
+import ppo_continuous
 import ppo_discrete
 from variants import trpo
 
@@ -44,6 +46,11 @@ seeds = "1"
 [runs.gone]
 script = "ppo_discrete.py"
 without = "D99"
+env = "A-v0"
+seeds = "1"
+[runs.misfit]
+script = "ppo_discrete.py"
+patch = "advantages_anew"
 env = "A-v0"
 seeds = "1"
 [runs.done]
@@ -169,6 +176,7 @@ def test_no_seed_is_for_search_and_for_report():
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["other"], "there is no nothing.py"),
         (["gone"], "has 0 lines with the tag [D99]"),
+        (["misfit"], "advantages_anew.patch does not fit ppo_discrete.py: error: ppo_continuous.py"),
         (["done"], "made with other.py, not ppo_discrete.py"),
     ],
 )
@@ -182,6 +190,27 @@ def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys, flags, mis
     assert error.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert mistake in line
+
+
+def test_advantages_anew(tmp_path):
+    """They are those of the rollout until the critic has learned, and others from the second pass on."""
+    path = tmp_path / "anew/ppo_continuous.py"
+    patch = results.ROOT / "benchmarks/advantages_anew.patch"
+    learning_curves.apply_patch(patch, results.ROOT / path.name, path)
+    spec = importlib.util.spec_from_file_location("anew", path)
+    anew = importlib.util.module_from_spec(spec)
+    sys.modules["anew"] = anew  # dataclasses look their module up
+    spec.loader.exec_module(anew)
+    for epochs, learning_rate, alike in [(1, 3e-4, True), (2, 0.0, True), (2, 3e-4, False)]:
+        logs = []
+        for script in (ppo_continuous, anew):
+            flags = {"update_epochs": epochs, "learning_rate": learning_rate, "vf_clip_coef": math.inf}
+            run_dir = str(tmp_path / f"{script.__name__}-{epochs}-{learning_rate}")
+            _, log = script.train(
+                script.Args("Pendulum-v1", total_timesteps=1024, num_steps=512, run_dir=run_dir, **flags)
+            )
+            logs.append([(row["policy_loss"], row["value_loss"]) for row in log])
+        assert np.allclose(*logs, rtol=1e-5, atol=1e-7) == alike, (epochs, learning_rate)
 
 
 @pytest.mark.parametrize(
