@@ -17,7 +17,7 @@
 
     python variants/trpo.py                                    # HalfCheetah-v5, 1,000,000 steps
     python variants/trpo.py --env-id Hopper-v5 --seed 2        # --help lists every flag
-    git diff --no-index ppo_continuous.py variants/trpo.py     # what the clip of PPO stands for
+    git diff --no-index ppo_continuous.py variants/trpo.py     # what the clip of PPO replaces
 
 Shapes  T steps of N envs are B = T * N samples, which the critic sees in minibatches of M.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
