@@ -326,6 +326,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_lstm::test_a_cut_opens_episodes"),
     ("save", 'open(run_dir / "checkpoint.tmp", "wb")', 'open(run_dir / "checkpoint.pt", "wb")',
      "test_operations::test_full_disk_while_saving", DISCRETE),
+    ("save", "' '.join((str(error) or repr(error)).split())", "(str(error) or repr(error)).splitlines()[0]",
+     "test_operations::test_evaluation_in_another_env", DISCRETE),
     ("save", "weights_only=True", "weights_only=False", "test_operations::test_spoiled_checkpoint"),
     ("save", 'if checkpoint["script"] != Path(__file__).name', "if False",
      "test_operations::test_spoiled_checkpoint"),
@@ -525,7 +527,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     # ---- a trust region
     ("E4", "nn.init.constant_(agent.log_std, args.log_std_init)", "pass"),
     ("E4", "args.log_std_init)", "-args.log_std_init)"),
-    ("E4", "low = -20 if", "low = 0 if", "test_continuous::test_initial_log_std"),
+    ("E4", "(-20, 20) if", "(0, 20) if", "test_continuous::test_initial_log_std"),
+    ("E4", "(-20, 20) if", "(-20, 10**12) if", "test_mistakes::test_mistake"),
     ("E5", "conjugate_gradients(product, gradient, args.cg_iters)",
      "(gradient, gradient - product(gradient))"),
     ("E5", "+ damping * v", "+ 0.1 * v"),

@@ -111,8 +111,9 @@ def test_arguments_of_the_env(make_args):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"env_kwargs": "{map: 8}"}, "--env-kwargs {map: 8}: Expecting property name"),
-        ({"env_kwargs": "5"}, "--env-kwargs 5: "),
+        ({"env_kwargs": "{map: 8}"}, "--env-kwargs {map: 8}: JSONDecodeError: Expecting property name"),
+        ({"env_kwargs": "5"}, "--env-kwargs 5: TypeError: "),
+        ({"env_id": "FrozenLake-v1", "env_kwargs": '{"map_name": "16x16"}'}, "KeyError: '16x16'"),
         ({"env_kwargs": '{"no_such": 1}'}, "no_such"),
         ({"env_id": ":"}, "--env-id :"),
         ({"env_id": "a:b:c-v0"}, "--env-id a:b:c-v0"),
@@ -261,11 +262,14 @@ def test_flags_and_lengths_are_in_tensorboard(script, make_args):
 
 def test_episodes_that_do_not_fit_are_told_of(make_args, capsys):
     ppo_discrete.train(make_args(ppo_discrete, env_id="CartPole-v1", checkpoints=4))
-    message = "episodes of over 16 steps will not be counted; fewer --checkpoints helps"
+    message = "no episode can outlast 16 steps; fewer --checkpoints or a longer run helps"
     assert message in capsys.readouterr().out
+    limit = '{"max_episode_steps": 16}'
+    ppo_discrete.train(make_args(ppo_discrete, env_id="CartPole-v1", checkpoints=4, env_kwargs=limit))
+    assert "outlast" not in capsys.readouterr().out
     for T, told in ((3, False), (2, True)):  # for episodes of 3 steps
         ppo_discrete.train(make_args(ppo_discrete, env_id="toy/TimesOut-v0", num_steps=T, checkpoints=4))
-        assert ("will not be counted" in capsys.readouterr().out) is told
+        assert ("no episode can outlast" in capsys.readouterr().out) is told
 
 
 def test_games_that_do_not_fit_are_told_of(atari, make_args, no_evaluation, capsys):
@@ -273,7 +277,7 @@ def test_games_that_do_not_fit_are_told_of(atari, make_args, no_evaluation, caps
     for frames, told in ((16, False), (20, True)):
         limit = json.dumps({"max_num_frames_per_episode": frames})
         atari.train(make_args(atari, env_id="Pong", iterations=1, env_kwargs=limit))
-        assert ("episodes of over 4 steps will not be counted" in capsys.readouterr().out) is told
+        assert ("no episode can outlast 4 steps" in capsys.readouterr().out) is told
 
 
 # ---- the screen

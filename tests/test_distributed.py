@@ -113,8 +113,8 @@ def test_from_the_shell_one_speaks(make_two):
     result = torchrun(ppo_atari_distributed.__file__, *flags_of(args))
     lines = result.stdout.splitlines()
     assert result.returncode == 0, result.stderr
-    assert lines[0] == f"Breakout on cpu; if it is stopped, --resume {args.run_dir} goes on"
-    assert lines[1].startswith("episodes of over 16 steps will not be counted")
+    assert lines[0] == f"Breakout on cpu; --resume {args.run_dir} goes on from its last checkpoint"
+    assert lines[1].startswith("no episode can outlast 16 steps")
     assert [line.split()[0] for line in lines[2:6]] == ["32", "64", "96", "128"]
     assert lines[-1].startswith("mean return") and len(lines) == 8
 

@@ -26,7 +26,7 @@ MISTAKES = [
     ({"learning_rate": float("inf")}, "--learning-rate inf is not between 0 and"),
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
     ({"device": "gpu"}, "--device gpu is not here; there is"),
-    ({"run_dir": "tests"}, "--run-dir tests: File exists"),
+    ({"run_dir": "tests"}, ".py: tests: File exists"),
 ]
 ONE_LOSS_MISTAKES = [
     ({"ent_coef": float("nan")}, "--ent-coef nan is not"),
@@ -41,8 +41,8 @@ VECTOR_MISTAKES = [
 ATARI_MISTAKES = [
     (
         {"env_id": "Mspacman"},
-        "--env-id Mspacman --env-kwargs {}: Environment `Mspacman` doesn't exist in namespace ALE. "
-        "Did you mean: `MsPacman`",
+        "--env-id Mspacman --env-kwargs {}: NameNotFound: Environment `Mspacman` doesn't exist "
+        "in namespace ALE. Did you mean: `MsPacman`",
     ),
     ({"env_id": "CartPole-v1"}, "doesn't exist in namespace ALE"),
     ({"env_id": ""}, "--env-id --env-kwargs"),
@@ -71,7 +71,8 @@ CLIP_MISTAKES = [({"clip_coef": float("nan")}, "--clip-coef nan is not between 0
 CONTINUOUS_MISTAKES = [
     ({"env_id": "CartPole-v1"}, "Discrete(2) actions, not a Box of floats (Discrete: ppo_discrete.py)"),
     ({"env_id": "toy/IntegerBox-v0"}, "int64) actions, not a Box of floats"),
-    ({"log_std_init": -21.0}, "--log-std-init -21.0 is not between -20 and"),
+    ({"log_std_init": -21.0}, "--log-std-init -21.0 is not between -20 and 20"),
+    ({"log_std_init": 21.0}, "--log-std-init 21.0 is not between -20 and 20"),
 ]
 TRPO_MISTAKES = [
     ({"target_kl": -0.1}, "--target-kl -0.1 is not between 0 and"),

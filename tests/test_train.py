@@ -478,7 +478,7 @@ def test_run_dir(script, make_args, capsys):
         )
         assert [s.value for s in scalars] == pytest.approx([row[name] for row in log], nan_ok=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{args.env_id} on cpu; if it is stopped, --resume {args.run_dir} goes on"
+    assert lines[0] == f"{args.env_id} on cpu; --resume {args.run_dir} goes on from its last checkpoint"
     assert lines[-1] == f"mean return 6 in 1 episodes of evaluation; see {args.run_dir}"
 
 

@@ -397,11 +397,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
-    print(f"{args.task} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
+    print(f"{args.task} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
     bar = tqdm(total=num_iterations * N, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
-        start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
             if args.checkpoints:
@@ -412,6 +411,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
 
         # rollout
+        start = time.perf_counter()
         with torch.no_grad():
             problems = [random.choice(task.training) for _ in range(N // args.group_size)]
             problems = [problem for problem in problems for _ in range(args.group_size)]
@@ -539,10 +539,10 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
         run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # not against itself
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"--run-dir {run_dir}: {error.strerror or 'another process is at work there'}")
+        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
     return run_dir, lock
 
 
@@ -572,7 +572,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
 
 

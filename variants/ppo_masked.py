@@ -61,7 +61,7 @@ class Args:
     env_id: str = "Taxi-v4"  # gymnasium id; "module:Name-v0" imports the module first
     env_kwargs: str = "{}"  # of the env's constructor, as JSON
     seed: int = 1  # of everything random
-    total_timesteps: int = 500_000  # env steps, all envs together
+    total_timesteps: int = 500_000  # env steps, all envs together, in whole rollouts
     num_envs: int = 8  # envs stepped together
     num_steps: int = 128  # steps of each env in a rollout
     learning_rate: float = 2.5e-3  # of Adam
@@ -86,9 +86,9 @@ class Args:
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in the course of a run, each in place of the one before (0: the last alone)
+    checkpoints: int = 10  # saved in a run, each over the last; all envs are reset then (0: only at the end)
     track: bool = False  # log to Weights & Biases, too
-    capture_video: bool = False  # of an episode after training
+    capture_video: bool = False  # of one more episode, after the evaluation
     eval_episodes: int = 10  # episodes played after training
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
@@ -207,8 +207,8 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     try:
         kwargs |= json.loads(args.env_kwargs)
         envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
-    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
-        refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
+    except (gym.error.Error, ImportError, KeyError, TypeError, ValueError) as error:
+        refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {type(error).__name__}: {error}")
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
@@ -271,7 +271,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be 1e6
+    num_iterations = int(args.total_timesteps // B)  # whole rollouts, an int even of 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
@@ -301,9 +301,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
         wandb.define_metric("*", step_metric="steps")
-    print(f"{args.env_id} on {device}; if it is stopped, --resume {run_dir} goes on", flush=True)
-    if envs.spec and (envs.spec.max_episode_steps or 0) > save_every * T:
-        print(f"episodes of over {save_every * T} steps will not be counted; fewer --checkpoints helps")
+    print(f"{args.env_id} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
+    if (envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0) > save_every * T:
+        print(f"no episode can outlast {save_every * T} steps; fewer --checkpoints or a longer run helps")
 
     # storage
     obs = np.zeros((T + 1, *envs.observation_space.shape), np.float32)
@@ -316,7 +316,6 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
-        start = time.perf_counter()
         if (iteration - first_iteration) % save_every == 0:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
             if args.checkpoints:
@@ -329,6 +328,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
 
         # rollout
+        start = time.perf_counter()
         with torch.no_grad():
             obs[0], masks[0] = obs[T], masks[T]  # carry on from where the last rollout stopped
             for t in range(T):
@@ -448,10 +448,10 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
         run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # not against itself
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"--run-dir {run_dir}: {error.strerror or 'another process is at work there'}")
+        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
     return run_dir, lock
 
 
@@ -481,7 +481,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
             part.load_state_dict(checkpoint[name])
         checkpoint["args"] = Args(**checkpoint["args"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {(str(error) or repr(error)).splitlines()[0].partition('. ')[0]}")
+        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
 
 
