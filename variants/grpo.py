@@ -539,7 +539,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
         run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # not against itself
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
         refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")

@@ -87,7 +87,7 @@ class Args:
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in a run, each over the last; all envs are reset then (0: only at the end)
+    checkpoints: int = 10  # saved in a run, each replaces the last; envs are reset then (0: only at the end)
     track: bool = False  # log to Weights & Biases, too
     capture_video: bool = False  # of one more episode, after the evaluation
     eval_episodes: int = 10  # episodes played after training
@@ -320,7 +320,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # whole rollouts, an int even of 1e6
+    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
@@ -498,7 +498,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
     try:
         run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # not against itself
+        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
         refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
