@@ -662,7 +662,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("kinds", ".config.get_text_config()", ".config", "test_llm::test_models_of_other_kinds", LANGUAGE),
     ("held out", "args.eval_episodes > saved.eval_episodes", "False",
      "test_llm::test_what_was_learned_from_is_not_evaluated", LANGUAGE),
-    ("score", "[np.asarray(score, float) for score in task.reward(**columns)]", "task.reward(**columns)",
+    ("score", "x.tolist() if isinstance(x, Tensor) else x, float", "x, float",
      "test_llm::test_scores_may_be_tensors", LANGUAGE),
     ("score", "right in (text, text.strip())", "right == text.strip()",
      "test_llm::test_an_answer_may_begin", LANGUAGE),
@@ -674,6 +674,13 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("evaluate", ", args.eval_greedy)", ")", "test_llm::test_greedy_evaluation", LANGUAGE),
     ("warm start", "agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])", "agent.pad_rows(rows)",
      "test_llm::test_warm_start", LANGUAGE),
+    ("memory", "            del dist", "            pass", "test_llm::test_no_distribution_is_kept", LANGUAGE),
+    ("ends", "(self.tokenizer.eos_token_id, self.model", "(None, self.model",
+     "test_llm::test_model_from_a_folder", LANGUAGE),
+    ("reference", "bool(args.kl_coef) != bool(saved.kl_coef)", "False",
+     "test_llm::test_a_reference_does_not_come_or_go", LANGUAGE),
+    ("GSPO", "    rows = len(batch.mask)", "    rows = (1 / batch.lengths).sum() + 1",
+     "test_llm::test_mean_of_what", GRPO),
 )]
 # fmt: on
 

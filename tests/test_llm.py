@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import weakref
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -157,7 +158,8 @@ def raw(script, **flags):
 def loss_of(script, dist, args, value=None, **fields):
     """The loss of tokens that count: zeros, but for the fields; each is a completion of its own."""
     M = len(fields["advantages"]) if "advantages" in fields else len(fields["logprobs"])
-    zeros = {name: torch.zeros(M) for name in script.Batch._fields} | {"lengths": torch.ones(M)}
+    zeros = {name: torch.zeros(M) for name in script.Batch._fields}
+    zeros |= {"lengths": torch.ones(M), "mask": torch.ones(M, 1, dtype=torch.bool)}
     batch = script.Batch(**{name: (zeros | fields)[name] for name in script.Batch._fields})
     if script is grpo:
         return grpo.grpo_loss(dist, batch, args.clip_coef, args)
@@ -414,6 +416,7 @@ def test_the_ratio_is_clipped_by_what_is_given(script):
     """Not by the flag, of which it may be a part."""
     args, fields = raw(script, clip_coef_high=0.1), dict(advantages=torch.tensor([1.0, -1.0]))
     zeros = {name: torch.zeros(2) for name in script.Batch._fields} | {"lengths": torch.ones(2)}
+    zeros["mask"] = torch.ones(2, 1, dtype=torch.bool)
     batch = script.Batch(**{name: (zeros | fields)[name] for name in script.Batch._fields})
     values = [torch.zeros(2)] * (script is ppo_llm)
     dist = Policy(torch.tensor([1.15, 0.85]).log())
@@ -584,11 +587,12 @@ def test_equal_scores_have_no_gradient(only_grpo, make_args, record):
 )
 def test_mean_of_what(only_grpo, loss_norm, loss):
     """Two completions, of 3 tokens and of 1; at most 5 are allowed."""
-    fields = dict(advantages=-torch.tensor([1.0, 2, 3, 40]), lengths=torch.tensor([3, 3, 3, 1]))
+    rows = dict(lengths=torch.tensor([3, 3, 3, 1]), mask=torch.tensor([[1, 1, 1], [1, 0, 0]]).bool())
+    fields = dict(advantages=-torch.tensor([1.0, 2, 3, 40]), **rows)
     args = raw(grpo, loss_norm=loss_norm, max_new_tokens=5)
     assert loss_of(grpo, Policy(torch.zeros(4)), args, **fields)[0].item() == pytest.approx(loss)
     kl = torch.tensor([1.0, 2, 3, 40]).log1p()
-    fields = dict(advantages=torch.zeros(4), lengths=fields["lengths"], ref_logprobs=kl)
+    fields = dict(advantages=torch.zeros(4), ref_logprobs=kl, **rows)
     _, metrics = loss_of(grpo, Policy(torch.zeros(4)), args, **fields)
     k3 = (kl.exp() - 1 - kl).tolist()
     divisors = {"token": [4] * 4, "sequence": [6, 6, 6, 2], "constant": [10] * 4}[loss_norm]
@@ -894,8 +898,10 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
     assert code == 0 and "of 1 held-out prompts" in out
 
 
-def test_scores_may_be_tensors(script):
-    task = script.Task([], [], lambda completions, **_: torch.tensor([0.5, 1.0]))
+@pytest.mark.parametrize("kind", [{}, {"requires_grad": True}, {"dtype": torch.bfloat16}], ids=str)
+def test_scores_may_be_tensors(script, kind):
+    """As those of a reward model are."""
+    task = script.Task([], [], lambda completions, **_: torch.tensor([0.5, 1.0], **kind))
     scores = script.grade(task, [{"prompt": "a"}] * 2, [[3], [4, 5]], ["x", "y"])
     assert [float(score) for score in scores] == [0.5, 1.0]
 
@@ -956,6 +962,42 @@ def test_what_cannot_change(script, make_args, capsys):
         with pytest.raises(SystemExit):
             script.check(replace(args, resume=args.run_dir, **{name: value}))
         assert f"--{name.replace('_', '-')} cannot change" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["resume", "evaluate"])
+def test_a_reference_does_not_come_or_go(script, make_args, capsys, folder):
+    """Its weights would be missing, or too many; of the size of the coefficient nothing depends."""
+    args = make_args(script, iterations=1, kl_coef=0.5)
+    script.train(args)
+    saved = {"run_dir": "", folder: args.run_dir}
+    with pytest.raises(SystemExit):
+        script.check(replace(args, **saved, kl_coef=0.0))
+    assert "--kl-coef 0.0: " in capsys.readouterr().err
+    script.check(replace(args, **saved, kl_coef=0.1))
+
+
+def test_no_distribution_is_kept(script, make_args, monkeypatch):
+    """With a large vocabulary they fill the memory: none is left when an update or a rollout begins."""
+    there, alone = weakref.WeakSet(), []
+
+    class Counted(Categorical):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            there.add(self)
+            alone.append(len(there) == 1)
+
+    def watched(function):
+        def watch(*args):
+            alone.append(not there)
+            return function(*args)
+
+        return watch
+
+    monkeypatch.setattr(script, "Categorical", Counted)
+    monkeypatch.setattr(script, "backpropagate", watched(script.backpropagate))
+    monkeypatch.setattr(script, "complete", watched(script.complete))
+    script.train(make_args(script, kl_coef=0.1))
+    assert len(alone) > 20 and all(alone)
 
 
 def test_a_folder_that_is_there_is_left_alone(script, make_args, capsys):
@@ -1035,20 +1077,32 @@ def test_model_from_a_folder(script, make_args, tmp_path):
     folder = str(tmp_path / "model")
     sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     config = LlamaConfig(
-        vocab_size=259, eos_token_id=[1, 5], bos_token_id=None, max_position_embeddings=40, **sizes
+        vocab_size=259, eos_token_id=[5, 7], bos_token_id=None, max_position_embeddings=40, **sizes
     )
     AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer = ByT5Tokenizer(extra_ids=0)
     tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     tokenizer.save_pretrained(folder)
     agent, _ = script.train(make_args(script, model=folder, chat=True))
-    assert agent.ends.tolist() == [1, 5]
+    assert agent.ends.tolist() == [1, 5, 7]  # the tokenizer's, which a warm start teaches, and the model's
     assert {x.dtype for x in agent.parameters()} == {torch.float32}
     tokens, attended = agent.encode(["12", "3"])
     assert agent.tokenizer.decode(tokens[0]) == "<12>" and attended.tolist() == [
         [True] * 4,
         [False] + [True] * 3,
     ]
+
+
+def test_what_was_learned_leaves_in_the_format_of_hugging_face(script, make_args, tmp_path, monkeypatch):
+    """By the lines of the document, with a reference in the checkpoint; --model reads it."""
+    agent, _ = script.train(make_args(script, kl_coef=0.1, run_dir=str(tmp_path / "runs/mine")))
+    lines = re.search(r"```python\n(import grpo.*?)```", (ROOT / "docs/language.md").read_text(), re.S)[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "variants")
+    exec(lines.replace("grpo", script.__name__.split(".")[1]), {})
+    again = script.Agent(make_args(script, model="mine"))
+    assert same(again.model.state_dict(), agent.model.state_dict())
+    assert again.tokenizer("a1>").input_ids == agent.tokenizer("a1>").input_ids
 
 
 def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypatch):
@@ -1262,6 +1316,7 @@ def edited(name):
 def tokens():
     """Six tokens of completions of 3, 2 and 1."""
     fields = dict(advantages=torch.tensor([1.0, 1, 1, -2, -2, 3]), lengths=torch.tensor([3, 3, 3, 2, 2, 1]))
+    fields["mask"] = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]]).bool()
     return torch.tensor([0.5, -0.1, 0.2, 0.6, -0.1, 0.1]), fields
 
 

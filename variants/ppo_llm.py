@@ -167,9 +167,9 @@ class Agent(nn.Module):
         self.tokenizer, self.model = make_model(args)
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
-        ends = self.model.generation_config.eos_token_id  # there may be several
-        ends = self.tokenizer.eos_token_id if ends is None else ends
-        self.register_buffer("ends", torch.tensor(ends).flatten(), persistent=False)
+        ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # or several
+        ends = [torch.tensor(end).flatten() for end in ends if end is not None]
+        self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
         self.value_head = nn.Linear(self.model.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.value_head.weight)  # [L6] a random one would make the first advantages noise
@@ -331,7 +331,7 @@ def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: 
     """What the reward function says: a score for each completion, or a list of them, one for each token."""
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": completions, "completion_ids": rows}
-    scores = [np.asarray(score, float) for score in task.reward(**columns)]
+    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in task.reward(**columns)]
     wanted = [len(row) if score.ndim else 1 for score, row in zip(scores, rows, strict=False)]
     if len(scores) != len(rows) or [score.size for score in scores] != wanted:
         refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
@@ -349,6 +349,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
     return seeds[1:]
 
 
+@torch.no_grad()
 def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
     """Answers to all held-out prompts, with their scores, and whether they are exactly right."""
     seed_everything(args.seed, "evaluation")
@@ -441,10 +442,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             zeros = torch.zeros(mask.shape, device=device)
             values = zeros.masked_scatter(mask, value)
             logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
+            del dist  # M times the vocabulary: what follows needs the memory
             ref_logprobs = logprobs
             if agent.reference:
-                dist, _ = agent(tokens, attended, mask, frozen=True)
-                ref_logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
+                ref_logprob = agent(tokens, attended, mask, frozen=True)[0].log_prob(actions[mask])
+                ref_logprobs = zeros.masked_scatter(mask, ref_logprob)
 
         # update
         rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
@@ -538,6 +540,8 @@ def check(args: Args) -> None:
         for name in ("model", "task", "task_config", "seed", "num_envs") if args.resume else ():
             if getattr(args, name) != getattr(saved, name):
                 refuse(f"--{name.replace('_', '-')} cannot change: {folder} has {getattr(saved, name)}")
+        if bool(args.kl_coef) != bool(saved.kl_coef):  # or else its weights would not fit
+            refuse(f"--kl-coef {args.kl_coef}: {folder} has {saved.kl_coef}; 0 stays 0 (1e-9 only measures)")
         if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
             refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
         if args.evaluate and not args.eval_episodes:
