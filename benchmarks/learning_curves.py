@@ -7,8 +7,9 @@
 
 The table is benchmarks/runs.toml. Each run is the script's own command line in a process of its own, with its
 folder and its log under runs/benchmarks/<name>/. Whatever stopped this program, the same command goes on:
-what is finished is not repeated, what is not is resumed. As soon as a seed is finished, its rows are in
-benchmarks/results/<name>.csv. Then benchmarks/plot.py makes pictures, and benchmarks/results.py tables.
+what is finished is not repeated, what is not is resumed, unless its script has changed since. As soon as a
+seed is finished, its rows are in benchmarks/results/<name>.csv; delete that file to make a run anew. Then
+benchmarks/plot.py makes pictures, and benchmarks/results.py tables.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -127,6 +129,9 @@ def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], st
         except json.JSONDecodeError:
             begun = {}
         if not head.items() <= begun.items():  # nothing there, or of another script or other flags
+            if (run_dir / "checkpoint.pt").exists():  # of hours, perhaps
+                old = run_dir.rename(f"{run_dir}-{time.strftime('%Y%m%d-%H%M%S')}")
+                print(f"{run_dir} was made by another script, or with other flags: moved to {old.name}")
             shutil.rmtree(run_dir, ignore_errors=True)
             begun = head | {"made": made(line)}
             log.truncate(0)

@@ -169,11 +169,12 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
 def draw_all_curves(shown: list[dict], columns: int, note: str, theme: dict) -> plt.Figure:
     """A panel for each run, and a line that says what is what."""
     words = ["return of the last 100 training episodes", "thin: a seed", "thick: mean, 95 % interval"]
+    words[-1] += " (of 3 seeds: range)" * any(len(each["finals"]) <= 3 for each in shown)
     words += [note] if note else []
     if any(each["published"] for each in shown):
         words += ["dashed: published", "dotted: another statistic"]
     rows, width = -(-len(shown) // columns), WIDTH * columns / 3
-    text = "\n".join(textwrap.wrap(" · ".join(words), int(17 * width)))
+    text = "\n".join(textwrap.wrap(" · ".join(words), int(19 * width) - 4))
     bottom = 0.36 + 0.13 * (text.count("\n") + 1)
     height = 1.75 * rows - 0.3 + bottom
     figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -201,6 +202,35 @@ def test_a_cure_has_the_flags_of_the_run_alone(tmp_path):
         assert diagnose.describe(run)[2] == cure
 
 
+def test_a_cure_has_nothing_that_is_done_already(tmp_path):
+    flags = {"anneal_lr": True, "vf_clip_coef": math.inf, "log_std_init": 0.0, "target_kl": 0.1}
+    series = HEALTHY | BROKEN["collapse"][0] | {"explained_variance": -0.1 * ONE}
+    cures = diagnose.describe(diagnose.read_run(write_run(tmp_path / "done", series, flags)))[2::2]
+    assert cures == [
+        "   Try: look at the done flags.",
+        "   Try: lower --learning-rate, a lower --target-kl, an earlier stop.",
+    ]
+    flags |= {"anneal_lr": False, "vf_clip_coef": 0.2}
+    cures = diagnose.describe(diagnose.read_run(write_run(tmp_path / "not", series, flags)))[2::2]
+    assert "--vf-clip-coef inf" in cures[0] and "--anneal-lr" in cures[1]
+
+
+def test_a_fall_begins_where_the_return_was_best_for_the_last_time(tmp_path):
+    """Where it is bounded, as in CartPole, that may be long after the first time."""
+    curve = np.interp(np.arange(N), [0, 20, 80, 99], [20, 500, 500, 30])
+    [(rule, finding)] = diagnose.diagnose(
+        diagnose.read_run(write_run(tmp_path, HEALTHY | {"episode_return": curve}, {}))
+    )
+    assert rule is diagnose.collapse and 75_000 <= finding.first <= 82_000
+
+
+def test_deviations_of_others_are_no_certain_policies(tmp_path):
+    """Their logs do not say that actions are continuous; the entropy of six, with a deviation of 0.3."""
+    series = HEALTHY | STUCK | {"entropy": np.maximum(1.3, 8.5 - 20 * UP)}
+    assert names(write_run(tmp_path / "theirs", series)) == []
+    assert names(write_run(tmp_path / "ours", series, {"checkpoints": 10})) == ["entropy_collapse"]
+
+
 def test_a_critic_that_once_saw_or_sees_a_little_is_not_blind(tmp_path):
     for name, values in {"once": np.where(UP < 0.07, 0.5, -1), "a little": 0.1 * ONE}.items():
         assert names(write_run(tmp_path / name, HEALTHY | {"explained_variance": values}, {})) == []
@@ -346,6 +376,28 @@ def test_several_runs_are_compared(tmp_path):
     assert (tmp_path / "report.png").exists()
 
 
+def test_runs_are_compared_with_the_best_of_their_env(tmp_path):
+    """From its own first return: another that diverges does not make it easier to be there."""
+    returns = {"best": 20 + 400 * UP, "diverges": -5000 * UP, "other env": 4000 * UP}
+    for name, values in returns.items():
+        env = {"env_id": "Other-v0" if name == "other env" else "Env-v0"}
+        write_run(tmp_path / name.replace(" ", "_"), HEALTHY | {"episode_return": values}, env)
+    lines = say(tmp_path).stdout.splitlines()
+    there = {line.split()[0].rpartition("/")[2]: line.split()[2] for line in lines[1:4]}
+    assert there["diverges"] == "never" and there["best"] == there["other_env"]
+    assert 85_000 < int(there["best"].replace(",", "")) < 95_000
+
+
+def test_a_run_without_metrics_yet_is_left_out(tmp_path):
+    write_run(tmp_path / "a_new_one", {}, {})
+    assert say(tmp_path).returncode == 2
+    write_run(tmp_path / "old", HEALTHY, {})
+    write_run(tmp_path / "older", HEALTHY, {})
+    result = say(tmp_path)
+    first, *rest = result.stdout.splitlines()
+    assert result.returncode == 0 and "a_new_one: no metrics" in first and len(rest) == 4
+
+
 def test_what_cannot_be_read_costs_a_line(tmp_path):
     whole = write_run(tmp_path / "whole", HEALTHY, {})
     (tmp_path / "empty").mkdir()
@@ -395,7 +447,7 @@ def test_a_pause_is_not_time_of_the_run(tmp_path, monkeypatch):
 def test_what_cannot_be_is_not_said(tmp_path):
     """A bonus that is not there outweighs nothing; before the only step of an update, the KL is 0."""
     grown = HEALTHY | {"entropy": 0.7 + 9 * UP}
-    for coef, found in ((0.0, []), (0.01, ["entropy_too_high"])):
+    for coef, found in ((0.0, []), (1e-4, []), (0.01, ["entropy_too_high"])):
         folder = write_run(tmp_path / f"bonus{coef}", grown, {"log_std_init": -1.0, "ent_coef": coef})
         assert names(folder) == found
     still = HEALTHY | {"kl": ZERO, "clip_frac": ZERO}

@@ -269,6 +269,32 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     assert "seeds 3 are there" in start().communicate()[0]  # and nothing is done twice
 
 
+def test_what_another_script_has_begun_is_kept(tmp_path, monkeypatch, capsys):
+    """It may be hours of work; the run begins anew beside it."""
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3/checkpoint.pt").write_text("hours")
+    (tmp_path / "3.log").write_text('{"line": ["ppo_discrete.py"], "script": "of yesterday"}\n')
+
+    class Begun(Exception):
+        pass
+
+    def call(line, log):
+        raise Begun(line)
+
+    monkeypatch.setattr(learning_curves, "call", call)
+    with pytest.raises(Begun, match=r"'--run-dir', '.*/3'"):
+        learning_curves.train(["ppo_discrete.py"], 3, tmp_path)
+    [old] = tmp_path.glob("3-*/checkpoint.pt")
+    assert old.read_text() == "hours" and not (tmp_path / "3").exists()
+    assert f"moved to {old.parent.name}" in capsys.readouterr().out
+
+
+def test_the_whole_table_can_be_asked_for():
+    """None of its runs is refused, whatever of it is there."""
+    table = results.read_table(results.TABLE)
+    learning_curves.plan(table, list(table["runs"]), [], results.TABLE)
+
+
 @pytest.mark.parametrize(
     ("script", "flags"),
     [

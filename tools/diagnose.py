@@ -134,9 +134,8 @@ def read_run(folder: Path) -> Run:
             sums = np.concatenate([[0], values.cumsum()])
             counts = np.minimum(np.arange(1, len(sums)), 100)
             series[name] = steps, (sums[1:] - sums[np.arange(1, len(sums)) - counts]) / counts
-    if not set(series) & {name for panel in PANELS for name in panel}:
-        refuse(f"{folder}: no metrics of a run in there" + (", yet" if times else ""))
-    return Run(folder, args, series, sum(times))
+    shown = {name for panel in PANELS for name in panel}
+    return Run(folder, args, series if shown & set(series) else {}, sum(times))
 
 
 def smooth(values: np.ndarray, share: float = 0.05) -> np.ndarray:
@@ -157,6 +156,7 @@ CLIPPED = 0.05  # explained variance of a critic with such errors
 SEEN = 0.04  # the same of any, in its best fifth of the run
 SEEN_ONCE = 0.2  # and in its best twentieth
 LEFT = 0.2  # share of the first entropy, or of that of two equally likely actions
+LEFT_OF_THEIRS = 0.02  # the same, where actions may be continuous, for logs of others do not say
 LOG_STD = -2.5  # of a continuous policy
 SHRUNK = 1.2  # by which that falls, with nothing learned
 GROWN = 0.2  # by which that rises
@@ -265,11 +265,11 @@ def entropy_collapse(run: Run) -> Finding | None:
         return Finding(1 + bound - log_std, first, evidence, 2)
     continuous = entropy.min() < -1e-3
     full = max(start, math.log(2))  # a policy may be certain from the start
-    if low > LEFT * full or continuous or learned(run):
+    bound = full * (LEFT if "checkpoints" in run.args else LEFT_OF_THEIRS)
+    if low > bound or continuous or learned(run):
         return None
-    first = steps[np.argmax(entropy <= LEFT * full)]
     evidence = f"{low:.2g} are left of {full:.2f}"
-    return Finding(min(LEFT * full / max(low, 1e-9), 10), first, evidence, 2)
+    return Finding(min(bound / max(low, 1e-9), 10), steps[np.argmax(entropy <= bound)], evidence, 2)
 
 
 def entropy_too_high(run: Run) -> Finding | None:
@@ -284,7 +284,7 @@ def entropy_too_high(run: Run) -> Finding | None:
     start, high, coef = float(entropy[0]), run.late("entropy", 0.25), run.flag("ent_coef", 0)
     if "log_std_init" in run.args and start:
         per_action = (1.419 + float(run.args["log_std_init"])) * (high / start - 1)  # log of what std grew by
-        if per_action < GROWN or not coef:
+        if per_action < GROWN or coef < 1e-3:
             return None
         grown = f"standard deviations grew by {math.exp(per_action):.2g}"
         return Finding(per_action / GROWN, steps[np.argmax(entropy > start)], grown, 2)
@@ -411,14 +411,13 @@ def collapse(run: Run) -> Finding | None:
         return None
     mean = smooth(values)
     best = int(np.argmax(mean))
+    last = len(mean) - 1 - int(np.argmax(mean[::-1]))  # where the return is bounded, it may be best for long
     climbed, fallen = mean[best] - mean[: best + 1].min(), mean[best] - mean[-1]
     moves = np.abs(np.diff(mean))
     if climbed <= max(10 * moves.mean(), CLIMB * moves.sum()) or fallen < FALL * climbed:
         return None
     evidence = f"{name} fell from {mean[best]:.4g} to {mean[-1]:.4g}"
-    return Finding(
-        fallen / climbed / FALL, steps[min(best + len(values) - len(mean), len(steps) - 1)], evidence, 0
-    )
+    return Finding(fallen / climbed / FALL, steps[last + len(values) - len(mean)], evidence, 0)
 
 
 def reference_left(run: Run) -> Finding | None:
@@ -529,10 +528,12 @@ def diagnose(run: Run) -> list[tuple[Callable, Finding]]:
 
 
 def fitting(cure: str, run: Run) -> str:
-    """Those parts of a cure whose flags the run has, if its flags are known."""
-    known = {flag.replace("_", "-") for flag in run.args}
-    parts = cure.rstrip(".").split(", ")
-    return ", ".join(part for part in parts if not known or known.issuperset(re.findall(r"--([\w-]+)", part)))
+    """Those parts of a cure whose flags the run has, and has otherwise, if its flags are known."""
+    known = {flag.replace("_", "-"): str(value) for flag, value in run.args.items()}
+    done = {f"--{flag}" + f" {value}" * (value != "True") for flag, value in known.items()}
+    done |= {"normalise observations"} if "log-std-init" in known else set()  # those scripts always do
+    parts = [part for part in cure.rstrip(".").split(", ") if part not in done]
+    return ", ".join(x for x in parts if not known or set(re.findall(r"--([\w-]+)", x)) <= set(known))
 
 
 def describe(run: Run) -> list[str]:
@@ -554,8 +555,11 @@ def describe(run: Run) -> list[str]:
 
 
 def compare(runs: list[Run]) -> list[str]:
-    """A table: the last return, steps to 90 % of what the best run gained, seconds, and the worst finding."""
-    rows, curves = [], {}
+    """A table: the last return, steps to 90 % of what the best run gained, seconds, and the worst finding.
+
+    The best run is that of the same env, or task.
+    """
+    rows, curves, best = [], {}, {}
     for run in runs:
         name = "score" if run.has("score") else "episode_return"
         if run.has(name):
@@ -564,11 +568,13 @@ def compare(runs: list[Run]) -> list[str]:
             if kept.any():
                 mean = smooth(values[kept])
                 curves[run.folder] = steps[kept][len(steps[kept]) - len(mean) :], mean
-    low = min((mean.min() for _, mean in curves.values()), default=0)
-    goal = low + 0.9 * (max((mean.max() for _, mean in curves.values()), default=0) - low)
+                env = run.args.get("env_id", run.args.get("task"))
+                best[env] = max(best.get(env, mean), mean, key=np.max)
     width = max(len(str(run.folder)) for run in runs)
     for run in runs:
         steps, mean = curves.get(run.folder, (np.array([0]), np.array([math.nan])))
+        example = best.get(run.args.get("env_id", run.args.get("task")), mean)
+        goal = example.min() + 0.9 * (example.max() - example.min())
         there = f"{steps[np.argmax(mean >= goal)]:,}" if (mean >= goal).any() else "never"
         found = diagnose(run)
         worst = found[0][0].__name__ if found else ""
@@ -577,7 +583,7 @@ def compare(runs: list[Run]) -> list[str]:
         )
     rows.sort(key=lambda row: (math.isnan(row[0]), row[0]))
     return [
-        f"{'run':{width}} {'last':>9} {f'to {goal:.4g}':>11} {'seconds':>8}  worst",
+        f"{'run':{width}} {'last':>9} {'to 90 %':>11} {'seconds':>8}  worst",
         *(row for _, row in rows),
     ]
 
@@ -664,7 +670,13 @@ def main() -> None:
         if not inside:
             refuse(f"{folder}: no TensorBoard files in there")
         folders += inside
-    runs = [read_run(folder) for folder in folders]
+    runs, empty = [], []
+    for run in map(read_run, folders):
+        (runs if run.series else empty).append(run)
+    if not runs:
+        refuse(f"{folders[0]}: no metrics of a run in there, yet")
+    for run in empty:
+        print(f"{run.folder}: no metrics of a run in there, yet")
     print(*(describe(runs[0]) if len(runs) == 1 else compare(runs)), sep="\n")
     path = args.folders[0] / "report.png"
     try:
