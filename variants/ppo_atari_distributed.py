@@ -16,10 +16,11 @@
 """Proximal Policy Optimization for Atari games in several processes, the whole algorithm in one file.
 
     torchrun --nproc-per-node 2 variants/ppo_atari_distributed.py                # Breakout, 10,000,000 steps
-    torchrun --nproc-per-node 8 variants/ppo_atari_distributed.py --device cuda  # --help lists every flag
+    torchrun --nproc-per-node 8 variants/ppo_atari_distributed.py --device cuda --threads 4
+    python variants/ppo_atari_distributed.py --help                              # lists every flag
     git diff --no-index ppo_atari.py variants/ppo_atari_distributed.py           # what processes change
 
-Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
+Shapes  In each process, T steps of N envs are B = T * N samples, cut into minibatches of M.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
 
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
@@ -82,11 +83,11 @@ class Args:
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
-    sticky_actions: float = 0.0  # probability that the game repeats the action before; often 0.25
+    sticky_actions: float = 0.0  # probability, in each frame, that the last action goes on; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
 
     device: str = "cpu"  # cpu, or cuda (or auto): a GPU for each process
-    threads: int = torch.get_num_threads()  # on the CPU, of the network and of the games alike
+    threads: int = torch.get_num_threads()  # on the CPU, of network and games alike; torchrun makes it 1
     compile: bool = False  # the update, by torch.compile: faster, once it is done
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
@@ -214,7 +215,7 @@ class Lives(gym.vector.VectorWrapper):
 
 
 def make_envs(args: Args, num_envs: int, colour: bool = False) -> gym.vector.VectorEnv:
-    """num_envs copies of the game, stepped together in threads; observations are the last 4 frames."""
+    """num_envs games, stepped together in threads; observations are the last 4 frames, in colour the last."""
     game = re.sub(r"^ALE/|(NoFrameskip)?(-v\d+)?$", "", args.env_id)
     try:
         envs = gym.make_vec(  # [D01]

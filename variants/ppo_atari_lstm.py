@@ -80,7 +80,7 @@ class Args:
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
-    sticky_actions: float = 0.0  # probability that the game repeats the action before; often 0.25
+    sticky_actions: float = 0.0  # probability, in each frame, that the last action goes on; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
@@ -224,7 +224,7 @@ class Lives(gym.vector.VectorWrapper):
 
 
 def make_envs(args: Args, num_envs: int, colour: bool = False) -> gym.vector.VectorEnv:
-    """num_envs copies of the game, stepped together in threads; observations are single frames."""
+    """num_envs games, stepped together in threads; observations are single frames."""
     game = re.sub(r"^ALE/|(NoFrameskip)?(-v\d+)?$", "", args.env_id)
     try:
         envs = gym.make_vec(  # [D01]

@@ -16,7 +16,7 @@
 
     python variants/ppo_masked.py                              # Taxi-v4, 500,000 steps
     python variants/ppo_masked.py --seed 2                     # --help lists every flag
-    git diff --no-index ppo_discrete.py variants/ppo_masked.py # what masks change
+    git diff --no-index ppo_discrete.py variants/ppo_masked.py # what masks change, and flags for Taxi
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
