@@ -329,7 +329,10 @@ def test_a_search_that_fails_without_normalised_advantages(improve, monkeypatch)
 @pytest.mark.parametrize("advantage", [0.0, 0.3, -1000.0])
 @pytest.mark.parametrize("norm_adv", [True, False])
 def test_nothing_to_gain(improve, advantage, norm_adv):
-    """Advantages that are all alike: nothing that is not finite comes of them."""
+    """Advantages that are all alike: nothing that is not finite comes of them.
+
+    Normalised, what rounding leaves of them may move the policy, as far as the limit.
+    """
     agent = small_agent(dtype=SINGLE)
     batch, before = fresh_batch(agent), copy.deepcopy(agent)
     batch = batch._replace(advantages=torch.full((64,), advantage))

@@ -84,14 +84,14 @@ class Args:
     ent_coef: float = 0.0  # weight of the entropy bonus
     kl_coef: float = 0.02  # weight of the KL to the model before (0: there is no reference)
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+    target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in the course of a run, each in place of the one before (0: the last alone)
+    checkpoints: int = 10  # saves on the way, each replaces the last (0: only at the end)
     track: bool = False  # log to Weights & Biases, too
     eval_episodes: int = 500  # prompts held out of training, and answered after it
     eval_greedy: bool = False  # evaluate the most probable tokens instead of sampled ones
@@ -422,7 +422,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             if any(np.ndim(score) for score in scores):
                 refuse("--reward scores tokens, but a group compares whole completions; see ppo_llm.py")
             actions = tokens[:, -mask.shape[1] :]
-            dist = agent(tokens, attended, mask)  # at once: nothing was learned meanwhile
+            dist = agent(tokens, attended, mask)  # in one pass: nothing was learned since
             zeros = torch.zeros(mask.shape, device=device)
             logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
             del dist  # M times the vocabulary: what follows needs the memory
@@ -451,7 +451,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         steps += N
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
         for name, x in row.items():
-            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["signal"] = float(np.ptp(np.reshape(scores, (-1, args.group_size)), axis=1).astype(bool).mean())
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
@@ -464,7 +464,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         log.append({"steps": steps} | row)
         for name, metric in row.items():
             writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint may not be ahead of its curves
+        writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
         shown = ("score", "finished", "ref_kl", "entropy", "signal", "tokens_per_second")
@@ -546,7 +546,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
+        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
     return run_dir, lock
 
 
@@ -605,7 +605,7 @@ def evaluate_run(args: Args) -> None:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
         refuse("an empty value on the command line")
     args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:

@@ -22,7 +22,7 @@
 Shapes  T steps of N envs are B = T * N samples; a minibatch is all T steps of M of the envs.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
 
-Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
+Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
 """
 
 import io
@@ -68,7 +68,7 @@ class Args:
     learning_rate: float = 2.5e-4  # of Adam
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
-    gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
+    gae_lambda: float = 0.95  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
     update_epochs: int = 4  # passes over a rollout
     num_minibatches: int = 4  # gradient steps in a pass
     norm_adv: bool = True  # normalise advantages, in each minibatch
@@ -78,7 +78,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+    target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
     sticky_actions: float = 0.0  # probability, in each frame, that the last action goes on; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
@@ -89,10 +89,10 @@ class Args:
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in a run, each replaces the last; envs are reset then (0: only at the end)
+    checkpoints: int = 10  # saves on the way, each replaces the last and resets the envs (0: only at the end)
     track: bool = False  # log to Weights & Biases, too
     capture_video: bool = False  # of one more episode, after the evaluation
-    eval_episodes: int = 10  # episodes played after training
+    eval_episodes: int = 10  # episodes played after training (0: none, and no video)
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
 
@@ -118,7 +118,7 @@ def compute_gae(
     """
     discount = gamma * (1 - dones)
     advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is complete
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
@@ -193,7 +193,7 @@ class Agent(nn.Module):
 
 
 def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's -> its metrics. This is what --compile compiles."""
+    """Add the gradients of ppo_loss to the agent's own -> metrics. This is what --compile compiles."""
     dist, value, _ = agent(batch.obs, batch.starts, batch.state)  # [D36]
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
     loss.backward()
@@ -263,7 +263,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    """Returns of eval_episodes whole episodes, one from each env: else, short ones would count more often."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes)
     obs, _ = envs.reset(seed=seeds)
@@ -296,7 +296,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = N // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be 1e6
+    num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
@@ -365,7 +365,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 rewards[t] = np.sign(reward)  # [D19]
                 dones[t] = done | (args.episodic_life & infos["life_lost"])  # [D16]
                 starts[t + 1] = dones[t]
-                if timeout.any():  # not a terminal state: the last obs still has a value
+                if timeout.any():  # not terminal: final_obs has a value (obs[t + 1] is of the next episode)
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
                     no_start = torch.zeros(timeout.sum(), device=device)
                     _, final_value, _ = agent(on_device(final_obs[timeout]), no_start, state[:, timeout])
@@ -397,7 +397,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         steps += B
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
         for name, x in {"reward": rewards, **row}.items():
-            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
         row["episode_return"], row["episode_length"] = np.mean(episodes or [[math.nan] * 2], axis=0)
@@ -406,7 +406,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         log.append({"steps": steps} | row)
         for name, metric in row.items():
             writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint may not be ahead of its curves
+        writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
         shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
@@ -441,8 +441,8 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
-    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
-    highest |= {"gamma": 1, "gae_lambda": 1, "sticky_actions": 1, "threads": 1024, "seed": 2**32 - 1}
+    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
+    highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf) | {"sticky_actions": 1}
     for name, value in vars(args).items():
         low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
         high = highest.get(name, 10**12)
@@ -478,7 +478,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
+        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
     return run_dir, lock
 
 
@@ -537,7 +537,7 @@ def evaluate_run(args: Args) -> None:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
         refuse("an empty value on the command line")
     args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:

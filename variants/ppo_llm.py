@@ -86,14 +86,14 @@ class Args:
     kl_coef: float = 0.02  # weight of the KL to the model before (0: there is no reference)
     kl_in_reward: bool = False  # take it off the reward of each token, instead of into the loss
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = math.inf  # an epoch that ends above this KL is the rollout's last (inf: off)
+    target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in the course of a run, each in place of the one before (0: the last alone)
+    checkpoints: int = 10  # saves on the way, each replaces the last (0: only at the end)
     track: bool = False  # log to Weights & Biases, too
     eval_episodes: int = 500  # prompts held out of training, and answered after it
     eval_greedy: bool = False  # evaluate the most probable tokens instead of sampled ones
@@ -122,7 +122,7 @@ def compute_gae(
     """
     discount = gamma * (1 - dones)
     advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is complete
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
@@ -438,7 +438,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             rows, completions = agent.decode(tokens, mask)
             scores = grade(task, problems, rows, completions)
             actions = tokens[:, -mask.shape[1] :]
-            dist, value = agent(tokens, attended, mask)  # at once: nothing was learned meanwhile
+            dist, value = agent(tokens, attended, mask)  # in one pass: nothing was learned since
             zeros = torch.zeros(mask.shape, device=device)
             values = zeros.masked_scatter(mask, value)
             logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
@@ -475,7 +475,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         steps += N
         row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
         for name, x in row.items():
-            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
@@ -488,7 +488,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         log.append({"steps": steps} | row)
         for name, metric in row.items():
             writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint may not be ahead of its curves
+        writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
         shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
@@ -522,8 +522,8 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot be trained with, before anything is made."""
-    highest = dict.fromkeys(("clip_coef", "vf_clip_coef", "max_grad_norm", "target_kl"), math.inf)
-    highest |= {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1}
+    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
+    highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
     for name, value in vars(args).items():
         low = 1 if name.startswith(("num_", "total_", "max_new", "update_", "threads")) else 0  # counts
         high = highest.get(name, 10**12)
@@ -566,7 +566,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
+        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
     return run_dir, lock
 
 
@@ -625,7 +625,7 @@ def evaluate_run(args: Args) -> None:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
         refuse("an empty value on the command line")
     args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:

@@ -22,7 +22,7 @@
 Shapes  T steps of N envs are B = T * N samples, which the critic sees in minibatches of M.
         What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
 
-Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are additions.
+Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
 """
 
 import io
@@ -69,7 +69,7 @@ class Args:
     learning_rate: float = 1e-3  # of Adam, for the critic alone
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 0.99  # discount factor
-    gae_lambda: float = 0.97  # 1 is Monte Carlo, 0 is one-step TD
+    gae_lambda: float = 0.97  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
     target_kl: float = 0.01  # how far an update may move the policy
     cg_iters: int = 10  # of conjugate gradients
     cg_damping: float = 0.1  # added to the Fisher matrix's diagonal
@@ -87,10 +87,10 @@ class Args:
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saved in a run, each replaces the last; envs are reset then (0: only at the end)
+    checkpoints: int = 10  # saves on the way, each replaces the last and resets the envs (0: only at the end)
     track: bool = False  # log to Weights & Biases, too
     capture_video: bool = False  # of one more episode, after the evaluation
-    eval_episodes: int = 10  # episodes played after training
+    eval_episodes: int = 10  # episodes played after training (0: none, and no video)
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
 
@@ -113,7 +113,7 @@ def compute_gae(
     """
     discount = gamma * (1 - dones)
     advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is complete
         advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
@@ -136,7 +136,7 @@ def fisher_vector_product(z: Tensor, parameters: list[Tensor], damping: float) -
     """v -> (F + damping) v. F = J' J / B is never built; J is the derivative of z (B, ...) by parameters."""
     dual = torch.zeros_like(z, requires_grad=True)
     pulled = flat_gradient((z * dual).sum(), parameters, create_graph=True)  # J' dual
-    jvp = partial(torch.autograd.grad, pulled, dual, retain_graph=True)  # v -> J v, for pulled is linear
+    jvp = partial(torch.autograd.grad, pulled, dual, retain_graph=True)  # v -> J v: pulled is linear in dual
     return lambda v: flat_gradient((z * jvp(v)[0]).sum() / len(z), parameters) + damping * v
 
 
@@ -189,7 +189,7 @@ class RunningStats(nn.Module):
         mean = self.mean + weight * delta + self.rest
         self.rest += weight * delta - (mean - self.mean)
         self.mean.copy_(mean)
-        self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)
+        self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)  # Chan et al. 1979
         self.count += len(x)
 
     def std(self) -> Tensor:
@@ -203,7 +203,7 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, self.action_shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
         self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
-        self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] apart from the critic
+        self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] a network of its own
         self.critic = mlp(obs_dim, 1, gain=1.0)
         self.log_std = nn.Parameter(torch.zeros(self.action_shape))  # [D24]
 
@@ -240,7 +240,7 @@ def improve(agent: Agent, batch: Batch, args: Args) -> dict:
     product = fisher_vector_product(z, parameters, args.cg_damping)
     direction, residual = conjugate_gradients(product, gradient, args.cg_iters)  # [E5]
     curvature = direction @ (gradient - residual)  # that is, direction @ product(direction)
-    longest = (2 * args.target_kl / curvature.clamp(min=1e-12)).sqrt()  # if the damped KL were quadratic
+    longest = (2 * args.target_kl / curvature).sqrt()  # if the damped KL were quadratic
     with torch.no_grad():
         for tries in range(args.backtracks):
             step = args.backtrack_coef**tries * longest * direction
@@ -266,14 +266,14 @@ def backpropagate(critic: nn.Module, obs: Tensor, returns: Tensor) -> Tensor:
 
 def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
     """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
-    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
+    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
     mode, wrappers, kwargs = "async" if args.async_envs else "sync", [FlattenObservation], {}
     if video_dir:
         film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
         mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
     try:
         kwargs |= json.loads(args.env_kwargs)
-        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)  # [D01]
+        envs = gym.make_vec(args.env_id, num_envs, mode, vector_kwargs, wrappers, **kwargs)  # [D01]
     except (gym.error.Error, ImportError, KeyError, TypeError, ValueError) as error:
         refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {type(error).__name__}: {error}")
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
@@ -296,7 +296,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes, each in an env of its own: short ones count no more often."""
+    """Returns of eval_episodes whole episodes, one from each env: else, short ones would count more often."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
@@ -320,7 +320,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be 1e6
+    num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
@@ -361,7 +361,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     rewards, dones = np.zeros((2, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
-    rolling_return, rolling_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)
+    rolling_return, rolling_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)  # of the past
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
@@ -385,7 +385,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 done, timeout = terminated | truncated, truncated & ~terminated
                 rewards[t], dones[t] = reward, done
                 rolling_returns[t] = rolling_return[:] = args.gamma * rolling_return + reward
-                if timeout.any():  # not a terminal state: the last obs still has a value
+                if timeout.any():  # not terminal: final_obs has a value (obs[t + 1] is of the next episode)
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
                     _, final_value = agent(on_device(final_obs[timeout]))
                     final_values[t, timeout] = final_value.cpu()
@@ -393,7 +393,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 length += 1
                 episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
                 score[done], length[done], rolling_return[done] = 0, 0, 0
-            dist, values[:T] = agent(on_device(obs[:T]))  # at once: nothing was learned meanwhile
+            dist, values[:T] = agent(on_device(obs[:T]))  # in one pass: nothing was learned since
             logprobs = dist.log_prob(on_device(actions))
             _, values[T] = agent(on_device(obs[T]))
 
@@ -420,7 +420,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         steps += B
         row["value_loss"] = torch.stack(value_losses).mean().item()
         for name, x in {"obs": obs, "final_obs": final_obs, "reward": rewards, **row}.items():
-            if not np.isfinite(x).all():  # told before it can reach a checkpoint
+            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
                 raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
         row["episode_return"], row["episode_length"] = np.mean(episodes or [[math.nan] * 2], axis=0)
@@ -429,7 +429,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         log.append({"steps": steps} | row)
         for name, metric in row.items():
             writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint may not be ahead of its curves
+        writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
         shown = ("episode_return", "kl", "gain", "expected_gain", "tries", "explained_variance")
@@ -501,7 +501,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
         (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
     except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")
+        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
     return run_dir, lock
 
 
@@ -560,7 +560,7 @@ def evaluate_run(args: Args) -> None:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume $A_VARIABLE_THAT_IS_NOT_SET
+    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
         refuse("an empty value on the command line")
     args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
