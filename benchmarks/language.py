@@ -32,7 +32,7 @@ PROXY = f"{GRPO} --reward benchmarks.failing_rewards:ascending"
 LONG = f"{GRPO} --reward benchmarks.failing_rewards:long --max-new-tokens 32 --num-envs 128"
 RUNS = {  # what breaks: its command, that of its cure, and what is looked at
     "reward hacking": (f"{PROXY} --kl-coef 1e-9", f"{PROXY} --kl-coef 1", ("score", "exact")),
-    "runaway": (f"{GRPO} --kl-coef 1e-9 --learning-rate 5e-3", GRPO, ("ref_kl", "exact")),
+    "runaway": (f"{GRPO} --kl-coef 1e-9 --learning-rate 5e-3", f"{GRPO} --kl-coef 1e-9", ("ref_kl", "exact")),
     "growing length": (f"{LONG} --kl-coef 1e-9", f"{LONG} --kl-coef 1", ("length", "finished")),
 }
 SEEDS = (1, 2, 3)
