@@ -167,7 +167,7 @@ class Agent(nn.Module):
         self.tokenizer, self.model = make_model(args)
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
-        ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # or several
+        ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # id, ids, None
         ends = [torch.tensor(end).flatten() for end in ends if end is not None]
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
