@@ -83,7 +83,7 @@ def panels(picture: dict, table: dict) -> list[dict]:
         both = [(table["runs"][name], read_csv(csv_path(name))) for name in names]
         each = [panel(run, results) for run, results in both if results.rows]
         if len(each) == len(names):
-            beside = {"peer": each[1], "labels": picture["labels"], "published": []} if each[1:] else {}
+            beside = {"others": each[1:], "labels": picture["labels"], "published": []} if each[1:] else {}
             shown.append(each[0] | beside)
     return shown
 
@@ -94,6 +94,8 @@ def fingerprint(picture: dict, shown: list[dict]) -> str:
     def plain(x):
         if isinstance(x, dict):
             return {key: plain(value) for key, value in x.items()}
+        if isinstance(x, list):
+            return [plain(value) for value in x]
         return [float(f"{value:.5g}") for value in np.ravel(x)] if isinstance(x, np.ndarray) else x
 
     text = json.dumps([picture, *map(plain, shown)])
@@ -116,14 +118,16 @@ def spread(places: list[float], gap: float, limit: float) -> list[float]:
 
 def seeds(shown: dict) -> str:
     """Whose runs, and how many."""
-    if "peer" in shown:
+    if "others" in shown:
         ours, other = shown["labels"]
-        return f"{ours}, {len(shown['finals'])} seeds; {other}, {len(shown['peer']['finals'])}"
+        return f"{ours}, {len(shown['finals'])} seeds; {other}, {len(shown['others'][0]['finals'])}"
     return f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
 
 
-def style(axes, theme: dict, grid: str) -> None:
-    """A light grid across one axis, and no box: only what helps to read."""
+def style(axes, shown: dict, theme: dict, grid: str) -> None:
+    """The title, a light grid across one axis, and no box: only what helps to read."""
+    bold = dict(color=theme["ink"], size=SIZE + 2, weight="bold", transform=axes.transAxes)
+    axes.text(0, 1.19 if grid == "y" else 1.06, shown["title"], **bold)
     axes.set_facecolor(theme["page"])
     for side in axes.spines.values():
         side.set_visible(False)
@@ -136,10 +140,10 @@ def style(axes, theme: dict, grid: str) -> None:
 
 
 def draw_curves(axes, shown: dict, theme: dict) -> None:
-    """Curves of all seeds of a run, their mean and its interval, its peer's, and the published finals."""
+    """Curves of all seeds of a run, or of two, their mean and its interval, and the published finals."""
     ours, other = shown.get("labels", ("ours" if shown["published"] else "mean", ""))
     lines = [(shown, ours, theme["ours"])]
-    lines += [(shown["peer"], other, theme["other"])] if "peer" in shown else []
+    lines += [(each, other, theme["other"]) for each in shown.get("others", [])]
     labels = []
     for each, whose, colour in lines:
         axes.fill_between(each["steps"], each["low"], each["high"], color=colour, alpha=0.25, linewidth=0)
@@ -149,14 +153,11 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
     for label, value, same in shown["published"]:
         axes.axhline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
         labels.append((value, label, theme["other"]))
-    style(axes, theme, "y")
+    style(axes, shown, theme, "y")
     last = shown["steps"][-1]
     axes.set_xlim(0, last)
     axes.set_xticks([0, last / 2, last], ["0", count(last / 2), count(last)])
     axes.xaxis.get_majorticklabels()[-1].set_ha("right")  # beside it are the names of lines
-    axes.text(
-        0, 1.19, shown["title"], color=theme["ink"], size=SIZE + 2, weight="bold", transform=axes.transAxes
-    )
     axes.text(0, 1.06, seeds(shown), color=theme["muted"], size=SIZE, transform=axes.transAxes)
     labels = sorted(labels)
     low, high = axes.get_ylim()
@@ -166,11 +167,35 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
         axes.text(1.03, centre, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
 
 
-def draw_all_curves(shown: list[dict], columns: int, note: str, theme: dict) -> plt.Figure:
-    """A panel for each run, and a line that says what is what."""
-    words = ["return of the last 100 training episodes", "thin: a seed", "thick: mean, 95 % interval"]
-    words[-1] += " (of 3 seeds: range)" * any(len(each["finals"]) <= 3 for each in shown)
-    words += [note] if note else []
+def draw_finals(axes, shown: dict, theme: dict) -> None:
+    """A row for each run, in which each seed is a dot."""
+    runs = [shown, *shown["others"]]
+    for y, each in enumerate(runs):
+        finals = np.sort(each["finals"])
+        # Neighbours must not hide each other.
+        places = y + np.resize([0, 0.12, -0.12, 0.24, -0.24], len(finals))
+        axes.plot(finals, places, "o", color=theme["ours"], alpha=0.6, markersize=5, markeredgewidth=0)
+        axes.plot([finals.mean()] * 2, [y - 0.4, y + 0.4], color=theme["ours"], linewidth=2)
+        interval = each["low"][-1], each["high"][-1]
+        axes.fill_betweenx([y - 0.4, y + 0.4], *interval, color=theme["ours"], alpha=0.15, linewidth=0)
+    style(axes, shown, theme, "x")
+    axes.set_ylim(len(runs) - 0.45, -0.55)
+    axes.set_yticks(range(len(runs)), shown["labels"])
+
+
+def draw_all(picture: dict, shown: list[dict], theme: dict) -> plt.Figure:
+    """All panels, and a line that says what is what."""
+    columns = min(picture.get("columns", 3), len(shown))
+    words = ["return of the last 100 training episodes"]
+    if "curves" in picture:
+        draw_panel, left, right = draw_curves, 0.42, 1.02  # inches beside the axes, for ticks and labels
+        words += ["thin: a seed", "thick: mean, 95 % interval"]
+    else:
+        draw_panel, left, right = draw_finals, 0.75, 0.2
+        words += ["dot: a seed", "line, band: mean, 95 % interval"]
+    runs = [run for each in shown for run in (each, *each.get("others", []))]
+    words[-1] += " (of 3 seeds: range)" * any(len(run["finals"]) <= 3 for run in runs)
+    words += [picture["note"]] if "note" in picture else []
     if any(each["published"] for each in shown):
         words += ["dashed: published", "dotted: another statistic"]
     rows, width = -(-len(shown) // columns), WIDTH * columns / 3
@@ -178,82 +203,26 @@ def draw_all_curves(shown: list[dict], columns: int, note: str, theme: dict) -> 
     bottom = 0.36 + 0.13 * (text.count("\n") + 1)
     height = 1.75 * rows - 0.3 + bottom
     figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
-    panel_width = width / columns  # axes, left of them 0.42 inches for ticks, right of them 1.02 for labels
     figure.subplots_adjust(
-        left=0.42 / width,
-        right=1 - 1.02 / width,
+        left=left / width,
+        right=1 - right / width,
         top=1 - 0.42 / height,
         bottom=bottom / height,
-        wspace=1.44 / (panel_width - 1.44),
+        wspace=(left + right) / (width / columns - left - right),
         hspace=0.65,
     )
     for axes, each in zip(grid.flat, shown, strict=False):
-        draw_curves(axes, each, theme)
+        draw_panel(axes, each, theme)
     for axes in grid.flat[len(shown) :]:
         axes.set_visible(False)
-    figure.text(0.42 / width, 0.06 / height, text, color=theme["muted"], size=SIZE - 0.5)
-    return figure
-
-
-def draw_all_finals(shown: list[dict], theme: dict) -> plt.Figure:
-    """A row for each run, in which each seed is a dot; the published finals of the first run are lines."""
-    height = 0.55 * len(shown) + 1.19
-    figure, axes = plt.subplots(figsize=(WIDTH, height))
-    figure.subplots_adjust(
-        left=1.45 / WIDTH, right=1 - 0.3 / WIDTH, top=1 - 0.75 / height, bottom=0.5 / height
-    )
-    for y, each in enumerate(shown):
-        finals = np.sort(each["finals"])
-        places = y + np.resize(
-            [0, 0.12, -0.12, 0.24, -0.24], len(finals)
-        )  # neighbours do not hide each other
-        axes.plot(finals, places, "o", color=theme["ours"], alpha=0.6, markersize=5, markeredgewidth=0)
-        axes.plot([finals.mean()] * 2, [y - 0.4, y + 0.4], color=theme["ours"], linewidth=2)
-        axes.fill_betweenx(
-            [y - 0.4, y + 0.4],
-            each["low"][-1],
-            each["high"][-1],
-            color=theme["ours"],
-            alpha=0.15,
-            linewidth=0,
-        )
-    style(axes, theme, "x")
-    axes.set_ylim(len(shown) - 0.45, -0.55)
-    differences = [each["title"].removeprefix(shown[0]["title"]).replace(", ", "\n") for each in shown]
-    labels = [seeds(each).replace(", ", "\n") + more for each, more in zip(shown, differences, strict=True)]
-    axes.set_yticks(range(len(shown)), labels)
-    published = sorted(shown[0]["published"], key=lambda other: other[1])
-    for _, value, same in published:
-        axes.axvline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
-    low, high = axes.get_xlim()
-    centres = spread([(value - low) / (high - low) for _, value, _ in published], 0.135, 0.98)
-    for centre, (text, *_) in zip(centres, published, strict=True):
-        axes.text(
-            centre,
-            1.03,
-            text,
-            color=theme["other"],
-            size=SIZE,
-            transform=axes.transAxes,
-            ha="center",
-        )
-    place = 0.06 / WIDTH, 1 - 0.22 / height
-    figure.text(*place, shown[0]["title"], color=theme["ink"], size=SIZE + 2, weight="bold")
-    words = ["return of the last 100 training episodes", "dot: a seed", "line and band: mean, 95 % interval"]
-    words += ["dashed: published", "dotted: another statistic"] if published else []
-    place = 0.06 / WIDTH, 0.06 / height
-    figure.text(*place, " · ".join(words), color=theme["muted"], size=SIZE - 0.5)
+    figure.text(left / width, 0.06 / height, text, color=theme["muted"], size=SIZE - 0.5)
     return figure
 
 
 def draw(name: str, picture: dict, shown: list[dict], theme_name: str) -> None:
     """Write one PNG file."""
     theme = THEMES[theme_name]
-    if "curves" in picture:
-        columns = min(picture.get("columns", 3), len(shown))
-        figure = draw_all_curves(shown, columns, picture.get("note", ""), theme)
-    else:
-        figure = draw_all_finals(shown, theme)
+    figure = draw_all(picture, shown, theme)
     FOLDER.mkdir(parents=True, exist_ok=True)
     metadata = {"Description": picture["alt"], "Fingerprint": fingerprint(picture, shown)}
     path = FOLDER / f"{name}_{theme_name}.png"

@@ -87,13 +87,17 @@ def read_table(path: Path = TABLE) -> dict[str, dict]:
         check_keys(f"{path}: picture {name}", picture, PICTURE_KEYS, {"alt"})
         for run in sum(runs_of(picture), []):
             find(table["runs"], run, f"{path}: picture {name}: run")
-        if any(len(panel) == 2 for panel in runs_of(picture)) and len(picture.get("labels", [])) != 2:
-            refuse(f'{path}: picture {name}: two runs in a panel take labels = ["ONE", "OTHER"]')
+        labels = len(picture.get("labels", []))
+        sizes = {1, labels} if "curves" in picture else {labels}
+        if any(len(panel) not in sizes for panel in runs_of(picture)):
+            refuse(f'{path}: picture {name}: several runs in a panel take labels = ["ONE", "OTHER"]')
+        if "curves" in picture and labels > 2:
+            refuse(f"{path}: picture {name}: curves have two colours, not {labels}")
     return table
 
 
 def runs_of(picture: dict) -> list[list[str]]:
-    """Of each panel of a picture the run, or the run and its peer."""
+    """Of each panel of a picture the run, or the runs that are shown together."""
     panels = picture.get("curves", []) + picture.get("finals", [])
     return [[panel] if isinstance(panel, str) else panel for panel in panels]
 
@@ -367,7 +371,7 @@ def picture(name: str, table: dict, results: dict[str, Results], page: Path) -> 
     panels = sum(set(runs) <= set(results) for runs in runs_of(shown))
     if not panels:
         return "No results yet."
-    width = 850 * min(panels, shown.get("columns", 3)) // 3 if "curves" in shown else 850
+    width = 850 * min(panels, shown.get("columns", 3)) // 3
     folder = os.path.relpath(ROOT / "docs/pictures", page.parent)
     return (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{folder}/{name}_dark.png">\n'

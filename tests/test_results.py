@@ -97,10 +97,10 @@ def test_what_breaks_is_what_the_csv_file_says():
 
 
 def test_a_changed_number_changes_the_fingerprint():
-    """Of a run, or of the peer that is drawn with it; so does a changed word below the panels."""
+    """Of a run, or of another that is drawn with it; so does a changed word below the panels."""
     picture = TABLE["pictures"]["peers"]
     shown = plot.panels(picture, TABLE)
-    for numbers in (shown[0]["finals"], shown[0]["peer"]["mean"]):
+    for numbers in (shown[0]["finals"], shown[0]["others"][0]["mean"]):
         before = plot.fingerprint(picture, shown)
         numbers[0] -= 1
         assert plot.fingerprint(picture, shown) != before
@@ -222,7 +222,12 @@ def test_advantages_anew(tmp_path):
         ("script = ", "Invalid value"),
         (
             'script = "a.py"\nenv = "A-v0"\nseeds = "1"\n[pictures.new]\nalt = ""\ncurves = [["new", "new"]]',
-            "two runs in a panel take labels",
+            "several runs in a panel take labels",
+        ),
+        (
+            'script = "a.py"\nenv = "A-v0"\nseeds = "1"\n[pictures.new]\nalt = ""\n'
+            'curves = [["new", "new", "new"]]\nlabels = ["a", "b", "c"]',
+            "curves have two colours, not 3",
         ),
     ],
 )
