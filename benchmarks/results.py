@@ -340,8 +340,8 @@ def details(name: str, run: dict, results: Results) -> str:
                 values.max(),
             )
         )
-        std = std if len(values) > 1 else "–"
-        lines.append(f"| {what} | {mean} ± {std} | {interval(values)} | {middle} | {worst}, {best} |")
+        mean += f" ± {std}" if len(values) > 1 else ""
+        lines.append(f"| {what} | {mean} | {interval(values)} | {middle} | {worst}, {best} |")
     if run.get("published"):
         lines.append("\n| published | return | statistic | env | steps | seeds |\n|---|---|---|---|---|---|")
     for other in run.get("published", []):
