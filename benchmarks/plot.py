@@ -77,14 +77,17 @@ def panel(run: dict, results: Results) -> dict:
 
 
 def panels(picture: dict, table: dict) -> list[dict]:
-    """The panels of a picture; runs without results have none."""
+    """The panels of a picture. Curves need the results of all their runs; of finals, those that are there."""
     shown = []
     for names in runs_of(picture):
-        both = [(table["runs"][name], read_csv(csv_path(name))) for name in names]
-        each = [panel(run, results) for run, results in both if results.rows]
-        if len(each) == len(names):
-            beside = {"others": each[1:], "labels": picture["labels"], "published": []} if each[1:] else {}
-            shown.append(each[0] | beside)
+        both = {name: (table["runs"][name], read_csv(csv_path(name))) for name in names}
+        each = {name: panel(run, results) for name, (run, results) in both.items() if results.rows}
+        if each and ("finals" in picture or len(each) == len(names)):
+            first, *others = each.values()
+            if names[1:]:
+                labels = [label for name, label in zip(names, picture["labels"], strict=True) if name in each]
+                first |= {"others": others, "labels": labels, "published": []}
+            shown.append(first)
     return shown
 
 

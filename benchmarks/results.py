@@ -368,7 +368,8 @@ def details(name: str, run: dict, results: Results) -> str:
 def picture(name: str, table: dict, results: dict[str, Results], page: Path) -> str:
     """HTML that shows the light or the dark file, whichever suits the page."""
     shown = find(table["pictures"], name, "picture")
-    panels = sum(set(runs) <= set(results) for runs in runs_of(shown))
+    enough = any if "finals" in shown else all
+    panels = sum(enough(run in results for run in runs) for runs in runs_of(shown))
     if not panels:
         return "No results yet."
     width = 850 * min(panels, shown.get("columns", 3)) // 3
