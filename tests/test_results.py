@@ -107,6 +107,16 @@ def test_a_changed_number_changes_the_fingerprint():
     assert plot.fingerprint(picture | {"note": "orange"}, shown) != plot.fingerprint(picture, shown)
 
 
+def test_finals_are_shown_of_the_runs_that_are_there():
+    """With the labels of these; curves need all of their runs."""
+    table = {"runs": TABLE["runs"] | {"nothing": TABLE["runs"]["hopper"]}}
+    picture = {"labels": ["a", "b", "c"], "finals": [["nothing", "hopper", "halfcheetah"], ["nothing"] * 3]}
+    [shown] = plot.panels(picture, table)
+    assert shown["labels"] == ["b", "c"]
+    assert [run["title"] for run in (shown, *shown["others"])] == ["Hopper-v5", "HalfCheetah-v5"]
+    assert plot.panels({"labels": ["a", "b"], "curves": [["nothing", "hopper"]]}, table) == []
+
+
 def test_bootstrap_is_the_distribution_of_resampled_means():
     """Of few values all resamples can be written down."""
     assert results.bootstrap([0.0, 3.0, 9.0]) == (0, 9)  # three times the same: 1 of 27, more than 2.5 %
