@@ -21,6 +21,7 @@ import plot
 import pytest
 import results
 import run_sb3
+import torch
 from PIL import Image
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, StickyActionEnv
 
@@ -202,15 +203,40 @@ def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys, flags, mis
     assert mistake in line
 
 
+def load_patched(name, patch, tmp_path):
+    """The script as benchmarks/PATCH.patch changes it."""
+    path = tmp_path / patch / name
+    learning_curves.apply_patch(results.ROOT / f"benchmarks/{patch}.patch", results.ROOT / name, path)
+    spec = importlib.util.spec_from_file_location(patch, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[patch] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_bfloat16(tmp_path):
+    """Features are rounded to 8 bits of precision; what comes after them and all gradients are not."""
+    changed = load_patched("ppo_atari.py", "bfloat16", tmp_path)
+    torch.manual_seed(1)
+    obs = torch.randint(256, (64, 4, 84, 84), dtype=torch.uint8)
+    envs = ppo_atari.make_envs(ppo_atari.Args("Breakout"), num_envs=1)
+    agent, rounded = ppo_atari.Agent(envs), changed.Agent(envs)
+    rounded.load_state_dict(agent.state_dict())
+    outputs = []
+    for policy in (agent, rounded):
+        dist, value = policy(obs)
+        (value.square().mean() + dist.logits[:, 0].mean()).backward()
+        assert value.dtype == dist.logits.dtype == torch.float32
+        outputs.append([value.detach(), dist.logits.detach(), *(p.grad for p in policy.parameters())])
+    for exact, other in zip(*outputs, strict=True):
+        assert other.dtype == torch.float32
+        error = (other - exact).norm() / exact.norm()
+        assert 0 < error < 0.1, error
+
+
 def test_advantages_anew(tmp_path):
     """They are those of the rollout until the critic has learned, and others from the second pass on."""
-    path = tmp_path / "anew/ppo_continuous.py"
-    patch = results.ROOT / "benchmarks/advantages_anew.patch"
-    learning_curves.apply_patch(patch, results.ROOT / path.name, path)
-    spec = importlib.util.spec_from_file_location("anew", path)
-    anew = importlib.util.module_from_spec(spec)
-    sys.modules["anew"] = anew  # dataclasses look their module up
-    spec.loader.exec_module(anew)
+    anew = load_patched("ppo_continuous.py", "advantages_anew", tmp_path)
     for epochs, learning_rate, alike in [(1, 3e-4, True), (2, 0.0, True), (2, 3e-4, False)]:
         logs = []
         for script in (ppo_continuous, anew):
