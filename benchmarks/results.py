@@ -5,11 +5,9 @@
 A page has pairs of markers, <!-- begin WHAT --> and <!-- end WHAT -->. What is between them is generated, all
 else is written by people and stays. WHAT is one of
 
-    cartpole                    everything about this run of the table: all seeds, published figures, command
-    summary cartpole acrobot    one row for each of these runs; "summary all" is of every run that has results
+    summary cartpole acrobot    one row for each of these runs
     picture learning_curves     this picture, for light and for dark pages
-
-A run that has results but no place in docs/results.md gets one at its end: no result is left out.
+    runs                        everything about every run that has results, first a summary of them
 """
 
 import csv
@@ -26,9 +24,8 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
-PAGES = tuple(
-    ROOT / page for page in ("docs/results.md", "README.md", "docs/five_fixes.md", "docs/trust_regions.md")
-)
+RUNS = ROOT / "docs/runs.md"
+PAGES = (RUNS, *(ROOT / "docs" / name for name in ("results.md", "five_fixes.md", "trust_regions.md")))
 COLUMNS = ["seed", "steps", "episode_return", "eval_return"]
 RUN_KEYS = {
     "script",
@@ -290,13 +287,14 @@ def interval(values: np.ndarray) -> str:
     return f"[{', '.join(ends)}]" if len(values) > 1 else "–"
 
 
-def summary(names: list[str], table: dict, results: dict[str, Results]) -> str:
+def summary(names: list[str], table: dict, results: dict[str, Results], page: Path) -> str:
     """One row for each run: both statistics, and what others have published."""
+    target = "" if page == RUNS else os.path.relpath(RUNS, page.parent)
     lines = [
         "| env | script | steps | seeds | last 100 training episodes | evaluation | published |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in list(results) if names == ["all"] else names:
+    for name in names:
         run = find(table["runs"], name, "summary: run")
         if name not in results:
             continue
@@ -308,19 +306,21 @@ def summary(names: list[str], table: dict, results: dict[str, Results]) -> str:
         cells[1] += " greedy" * greedily(run)
         others = "; ".join(brief(published, run) for published in run.get("published", []))
         steps, seeds = results[name].curves()[0][-1], len(results[name].rows)
-        cells = [title(run), script_name(run), count(steps), str(seeds), *cells, others]
+        link = f"[{title(run)}]({target}#{name})"
+        cells = [link, script_name(run), count(steps), str(seeds), *cells, others]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def details(name: str, run: dict, results: Results) -> str:
-    """Everything about one run."""
+    """Everything about one run, below a heading of its name."""
     steps, seeds = results.curves()[0][-1], list(results.rows)
     flags = f"`{run['flags']}`" if run.get("flags") else "the default flags"
+    called = f"**{run['title']}**: " if "title" in run else ""
     number_of_seeds = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
     lines = [
-        f"{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps, {number_of_seeds}"
-        f" ({format_seeds(seeds)}). {run.get('note', '')}".rstrip(),
+        f"## {name}\n\n{called}{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps,"
+        f" {number_of_seeds} ({format_seeds(seeds)}). {run.get('note', '')}".rstrip(),
         f"\n```bash\npython benchmarks/learning_curves.py {name}\n```\n" if results.command else "",
         "| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
     ]
@@ -386,12 +386,14 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
     def generate(match: re.Match) -> str:
         kind, *names = match[1].split()
         if kind == "summary":
-            new = summary(names, table, results)
+            new = summary(names, table, results, page)
         elif kind == "picture":
             new = picture(names[0], table, results, page)
+        elif kind == "runs":
+            new = [summary(list(results), table, results, page)]
+            new = "\n\n".join(new + [details(name, table["runs"][name], results[name]) for name in results])
         else:
-            run = find(table["runs"], kind, f"{page.name}: marker")
-            new = details(kind, run, results[kind]) if kind in results else "No results yet."
+            refuse(f"{page.name}: marker {kind} is not known; there are summary, picture, runs")
         return f"<!-- begin {match[1]} -->\n{new}\n<!-- end {match[1]} -->"
 
     return re.sub(r"<!-- begin (.+?) -->\n.*?<!-- end \1 -->", generate, text, flags=re.S)
@@ -402,12 +404,7 @@ def pages() -> dict[Path, str]:
     table = read_table()
     results = {name: read_csv(csv_path(name)) for name in table["runs"]}
     results = {name: result for name, result in results.items() if result.rows}
-    texts = {page: page.read_text() for page in PAGES}
-    for name in results:
-        if f"<!-- begin {name} -->" not in texts[PAGES[0]]:
-            heading = f"{title(table['runs'][name])}, {script_name(table['runs'][name])}"
-            texts[PAGES[0]] += f"\n### {heading}\n\n<!-- begin {name} -->\n<!-- end {name} -->\n"
-    return {page: fill(page, text, table, results) for page, text in texts.items()}
+    return {page: fill(page, page.read_text(), table, results) for page in PAGES}
 
 
 def main() -> None:

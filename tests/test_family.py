@@ -244,6 +244,24 @@ def test_files_named_in_the_readme_exist():
         assert (ROOT / path).exists(), path
 
 
+def test_links_of_the_pages_lead_somewhere():
+    """Also to a heading: GitHub makes its anchor of the words in lower case, without punctuation."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    links = [
+        (page, link) for page in pages for link in re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text())
+    ]
+    assert len(links) > 100
+    for page, link in links:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            text = re.sub(r"```.*?```", "", target.read_text(), flags=re.S)
+            headings = re.findall(r"^#+ (.*)$", text, re.M)
+            anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in anchors, f"{page.name}: {link}"
+
+
 def test_pins_are_exact():
     paths = (ROOT / folder / "requirements.txt" for folder in (".", "variants", "tests"))
     lines = [line for path in paths for line in path.open()]

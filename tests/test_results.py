@@ -62,19 +62,23 @@ seeds = "1"
 
 
 def test_pages_are_what_the_csv_files_say():
-    """Also: every run of the table that has results is in docs/results.md."""
+    """Also: every run that has results is in docs/runs.md."""
     for page, text in results.pages().items():
         assert text == page.read_text(), f"{page.name} is not up to date: python benchmarks/results.py"
 
 
 def test_a_number_without_its_csv_file_is_found(monkeypatch, tmp_path):
     page = tmp_path / "page.md"
-    text = "By hand.\n<!-- begin cartpole -->\n| 501.0 |\n<!-- end cartpole -->\n"
     data = {"cartpole": results.read_csv(results.csv_path("cartpole"))}
-    filled = results.fill(page, text, TABLE, data)
-    assert filled.startswith("By hand.\n<!-- begin cartpole -->\nCartPole-v1")
-    assert "501.0" not in filled
-    assert results.fill(page, filled, TABLE, data) == filled
+    for marker, row in (
+        ("summary cartpole", "[CartPole-v1]("),
+        ("runs", "\n## cartpole\n\nCartPole-v1, ppo"),
+    ):
+        text = f"By hand.\n<!-- begin {marker} -->\n| 501.0 |\n<!-- end {marker} -->\n"
+        filled = results.fill(page, text, TABLE, data)
+        assert filled.startswith(f"By hand.\n<!-- begin {marker} -->\n") and row in filled
+        assert "501.0" not in filled
+        assert results.fill(page, filled, TABLE, data) == filled
 
 
 @pytest.mark.parametrize("name", TABLE["pictures"])
@@ -472,7 +476,7 @@ def test_rescaled_rewards_are_a_hundredth():
 
 def test_what_the_first_actions_cost_on_ant():
     """The share of them that is cut off, and what a step costs, of the 1 that it pays."""
-    env, page = gym.make("Ant-v5").unwrapped, results.PAGES[0].read_text()
+    env, page = gym.make("Ant-v5").unwrapped, (results.ROOT / "docs/results.md").read_text()
     noise = np.random.default_rng(0).normal(size=(10_000, *env.action_space.shape))
     for std, share, words, cost in ((1.0, 1 / 3, "a third", 2.1), (math.exp(-1), 1 / 150, "one in 150", 0.5)):
         actions = (std * noise).clip(env.action_space.low, env.action_space.high)
