@@ -6,6 +6,7 @@ A page has pairs of markers, <!-- begin WHAT --> and <!-- end WHAT -->. What is 
 else is written by people and stays. WHAT is one of
 
     summary cartpole acrobot    one row for each of these runs
+    commands cartpole acrobot   what makes them: a command line each
     picture learning_curves     this picture, for light and for dark pages
     runs                        everything about every run that has results, first a summary of them
 """
@@ -312,6 +313,15 @@ def summary(names: list[str], table: dict, results: dict[str, Results], page: Pa
     return "\n".join(lines)
 
 
+def commands(names: list[str], table: dict) -> str:
+    """The command line of each of these runs, but for its seed and its evaluation."""
+    lines = ["```bash"]
+    for name in names:
+        run = find(table["runs"], name, "commands: run")
+        lines.append(f"# {title(run)}\npython {shlex.join(command(run)[:-2])}")
+    return "\n".join([*lines, "```"])
+
+
 def details(name: str, run: dict, results: Results) -> str:
     """Everything about one run, below a heading of its name."""
     steps, seeds = results.curves()[0][-1], list(results.rows)
@@ -387,13 +397,15 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
         kind, *names = match[1].split()
         if kind == "summary":
             new = summary(names, table, results, page)
+        elif kind == "commands":
+            new = commands(names, table)
         elif kind == "picture":
             new = picture(names[0], table, results, page)
         elif kind == "runs":
             new = [summary(list(results), table, results, page)]
             new = "\n\n".join(new + [details(name, table["runs"][name], results[name]) for name in results])
         else:
-            refuse(f"{page.name}: marker {kind} is not known; there are summary, picture, runs")
+            refuse(f"{page.name}: marker {kind} is not known; there are summary, commands, picture, runs")
         return f"<!-- begin {match[1]} -->\n{new}\n<!-- end {match[1]} -->"
 
     return re.sub(r"<!-- begin (.+?) -->\n.*?<!-- end \1 -->", generate, text, flags=re.S)
