@@ -68,17 +68,16 @@ def made(line: list[str]) -> str:
     return ", ".join([commit, f"Python {platform.python_version()}", *versions, hardware])
 
 
-def read_curve(run_dir: Path) -> list[tuple[int, float]]:
-    """(steps, episode_return) of every iteration, from all TensorBoard files of a run, resumed or not."""
+def read_curves(run_dir: Path) -> dict[int, dict[str, float]]:
+    """{steps: {name: value}} of every iteration, from all TensorBoard files of a run, resumed or not."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    curve = {}
+    curves = {}
     for path in run_dir.glob("events.out.tfevents.*"):
         for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:
-                if value.tag == "episode_return":
-                    curve[event.step] = value.simple_value
-    return sorted(curve.items())
+                curves.setdefault(event.step, {})[value.tag] = value.simple_value
+    return {steps: curves[steps] for steps in sorted(curves) if "episode_return" in curves[steps]}
 
 
 def write(value: float) -> str:
@@ -87,16 +86,19 @@ def write(value: float) -> str:
 
 def make_rows(seed: int, run_dir: Path, evaluation: str) -> list[list[str]]:
     """The lines of the CSV file for a finished run: about 100 points, and the evaluation beside the last."""
-    curve = read_curve(run_dir)
+    curves = read_curves(run_dir)
     args = json.loads((run_dir / "args.json").read_text())
     rollout = args["num_envs"] * args["num_steps"]
-    if not curve or curve[-1][0] != args["total_timesteps"] // rollout * rollout:
+    if not curves or list(curves)[-1] != args["total_timesteps"] // rollout * rollout:
         raise RuntimeError(
             f"the TensorBoard events in {run_dir} lack the end of the run; delete it to start anew"
         )
     returns = [float(episode_return) for episode_return in evaluation.split()]
-    points = curve[:: -max(1, len(curve) // POINTS)][::-1]  # the last one is always among them
-    rows = [[str(seed), str(steps), write(episode_return), ""] for steps, episode_return in points]
+    rows = []
+    for steps in list(curves)[:: -max(1, len(curves) // POINTS)][::-1]:  # the last one is always among them
+        episode_return, entropy = (curves[steps].get(name) for name in ("episode_return", "entropy"))
+        entropy = "" if entropy is None else write(entropy)
+        rows.append([str(seed), str(steps), write(episode_return), "", entropy])
     rows[-1][3] = write(sum(returns) / len(returns))
     return rows
 

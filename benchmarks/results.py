@@ -7,12 +7,14 @@ else is written by people and stays. WHAT is one of
 
     summary cartpole acrobot    one row for each of these runs
     commands cartpole acrobot   what makes them: a command line each
+    deviations ant ant_std      the policies' standard deviations in the course of these runs
     picture learning_curves     this picture, for light and for dark pages
     runs                        everything about every run that has results, first a summary of them
 """
 
 import csv
 import difflib
+import math
 import os
 import re
 import shlex
@@ -21,13 +23,14 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+import gymnasium as gym
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
 RUNS = ROOT / "docs/runs.md"
 PAGES = (RUNS, *(ROOT / "docs" / name for name in ("results.md", "five_fixes.md", "trust_regions.md")))
-COLUMNS = ["seed", "steps", "episode_return", "eval_return"]
+COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
 RUN_KEYS = {
     "script",
     "without",
@@ -158,7 +161,7 @@ class Results(NamedTuple):
 
     command: str  # that made it, "" in files that do not say
     made: dict[int, str]  # seed -> commit, versions and hardware; empty in files that do not say
-    rows: dict[int, list[list[str]]]  # seed -> lines of the file: seed, steps, episode_return, eval_return
+    rows: dict[int, list[list[str]]]  # seed -> lines of the file, cells as in COLUMNS, "" if not known
 
     def curves(self) -> tuple[np.ndarray, np.ndarray]:
         """steps (points,), episode_return (seeds, points): NaN until the first episode has ended."""
@@ -189,7 +192,7 @@ def read_csv(path: Path) -> Results:
         elif key.startswith("seeds "):
             made |= dict.fromkeys(parse_seeds(key.removeprefix("seeds ")), value)
     for row in list(csv.reader(lines))[1:]:
-        rows.setdefault(int(row[0]), []).append(row)
+        rows.setdefault(int(row[0]), []).append(row + [""] * (len(COLUMNS) - len(row)))  # older: no entropy
     return Results(how, made, dict(sorted(rows.items())))
 
 
@@ -322,6 +325,28 @@ def commands(names: list[str], table: dict) -> str:
     return "\n".join([*lines, "```"])
 
 
+def deviations(names: list[str], table: dict, results: dict[str, Results]) -> str:
+    """How the standard deviation of a normal policy changes: a row for each run, in the mean over its seeds.
+
+    The entropy of n independent normal distributions is n * (log(2 pi e) / 2 + the mean of log std).
+    """
+    marks = [0, 0.1, 0.25, 0.5, 0.75, 1]  # of all steps
+    lines = ["| after | " + " | ".join(f"{100 * mark:.0f} % of the steps" for mark in marks) + " |"]
+    lines.append("|---" * (1 + len(marks)) + "|")
+    for name in names:
+        run = find(table["runs"], name, "deviations: run")
+        seeds = [rows for rows in results[name].rows.values() if rows[-1][4]] if name in results else []
+        if not seeds:
+            continue
+        size = gym.make(run["env"]).action_space.shape[0]
+        cells = []
+        for mark in marks:
+            entropy = np.mean([float(rows[round(mark * (len(rows) - 1))][4]) for rows in seeds])
+            cells.append(f"{math.exp(entropy / size - math.log(2 * math.pi * math.e) / 2):.2f}")
+        lines.append(f"| {title(run)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def details(name: str, run: dict, results: Results) -> str:
     """Everything about one run, below a heading of its name."""
     steps, seeds = results.curves()[0][-1], list(results.rows)
@@ -397,6 +422,8 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
         kind, *names = match[1].split()
         if kind == "summary":
             new = summary(names, table, results, page)
+        elif kind == "deviations":
+            new = deviations(names, table, results)
         elif kind == "commands":
             new = commands(names, table)
         elif kind == "picture":
@@ -405,7 +432,7 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
             new = [summary(list(results), table, results, page)]
             new = "\n\n".join(new + [details(name, table["runs"][name], results[name]) for name in results])
         else:
-            refuse(f"{page.name}: marker {kind} is not known; there are summary, commands, picture, runs")
+            refuse(f"{page.name}: marker {kind} is not known")
         return f"<!-- begin {match[1]} -->\n{new}\n<!-- end {match[1]} -->"
 
     return re.sub(r"<!-- begin (.+?) -->\n.*?<!-- end \1 -->", generate, text, flags=re.S)

@@ -24,6 +24,7 @@ import run_sb3
 import torch
 from PIL import Image
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, StickyActionEnv
+from torch.distributions import Normal
 
 import ppo_atari
 import ppo_continuous
@@ -150,6 +151,20 @@ def test_numbers_as_they_are_printed():
     assert results.format_seeds([7, 1, 2, 3]) == "1-3, 7"
 
 
+def test_deviations_are_those_of_the_entropy():
+    """Of a policy whose deviations are known: 1 and 0.25 in two seeds, 0.5 in their geometric mean."""
+    table = {"runs": {"a": {"env": "HalfCheetah-v5"}, "old": {"env": "Ant-v5"}}}
+    rows = {}
+    for seed, deviation in ((1, 1.0), (2, 0.25)):
+        entropy = Normal(torch.zeros(6), deviation).entropy().sum().item()
+        rows[seed] = [[str(seed), "5", "0", "", str(entropy)], [str(seed), "10", "0", "0", str(entropy - 6)]]
+    old = results.Results("", {}, {1: [["1", "5", "0", "0", ""]]})
+    data = {"a": results.Results("", {}, rows), "old": old}
+    *head, row = results.deviations(["a", "old"], table, data).splitlines()
+    assert len(head) == 2  # an older run has no row
+    assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 |"
+
+
 def test_labels_do_not_touch():
     assert plot.spread([0.1, 0.5], 0.2, 1) == [0.1, 0.5]
     np.testing.assert_allclose(plot.spread([0.5, 0.5, 0.5], 0.2, 1), [0.3, 0.5, 0.7])
@@ -170,6 +185,7 @@ def test_csv_files_say_how_they_were_made_or_not(tmp_path):
     steps, curves = old.curves()
     np.testing.assert_array_equal(steps, [5, 10])
     np.testing.assert_array_equal(curves, [[1, 1.5], [np.nan, 2.5]])
+    assert old.rows[2][1] == ["2", "10", "2.50", "3.00", ""]  # nor was there an entropy
     new = old._replace(command="a.py --b", made={1: "commit x, y", 2: "commit x, y"})
     results.write_csv(path, new)
     assert path.read_text().startswith("# command: a.py --b\n# seeds 1-2: commit x, y\nseed,steps,")
@@ -304,8 +320,9 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     _, whole = ppo_discrete.train(ppo_discrete.Args(**flags))
     assert "tiny, seed 3: last 100 episodes" in again.communicate()[0]
     assert len(list((tmp_path / "runs/tiny/3").glob("events*"))) == 2  # it went on, not back
-    rows = [["3", str(row["steps"]), learning_curves.write(row["episode_return"]), ""] for row in whole]
-    rows[-1][3] = learning_curves.write(whole[-1]["eval_return"])
+    write = learning_curves.write
+    rows = [["3", f"{x['steps']}", write(x["episode_return"]), "", write(x["entropy"])] for x in whole]
+    rows[-1][3] = write(whole[-1]["eval_return"])
     got = results.read_csv(tmp_path / "results/tiny.csv")
     assert got.rows == {3: rows}
     run = results.read_table(tmp_path / "runs.toml")["runs"]["tiny"]
