@@ -17,7 +17,7 @@ from results import ROOT, TABLE, command, find, read_table
 NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
 FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the picture
-LATER = {"ALE/Breakout-v5": 40}  # seconds into the game: at first there is no more than a wall
+LATER = {"ALE/Breakout-v5": 40, "ALE/Pong-v5": 5}  # seconds into the game: at first little happens
 
 
 def film(name: str) -> VideoFileClip:
