@@ -68,13 +68,15 @@ def test_pages_are_what_the_csv_files_say():
         assert text == page.read_text(), f"{page.name} is not up to date: python benchmarks/results.py"
 
 
-def test_a_number_without_its_csv_file_is_found(monkeypatch, tmp_path):
+def test_a_number_without_its_csv_file_is_found(tmp_path):
     page = tmp_path / "page.md"
     data = {"cartpole": results.read_csv(results.csv_path("cartpole"))}
-    for marker, row in (
-        ("summary cartpole", "[CartPole-v1]("),
-        ("runs", "\n## cartpole\n\nCartPole-v1, ppo"),
-    ):
+    shown = {
+        "summary cartpole": "| [CartPole-v1](",
+        "commands cartpole": "```bash\n# CartPole-v1\npython ppo_discrete.py --env-id CartPole-v1\n```",
+        "runs": "\n## cartpole\n\nCartPole-v1, ppo",
+    }
+    for marker, row in shown.items():
         text = f"By hand.\n<!-- begin {marker} -->\n| 501.0 |\n<!-- end {marker} -->\n"
         filled = results.fill(page, text, TABLE, data)
         assert filled.startswith(f"By hand.\n<!-- begin {marker} -->\n") and row in filled
