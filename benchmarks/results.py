@@ -356,8 +356,7 @@ def details(name: str, run: dict, results: Results) -> str:
     lines = [
         f"## {name}\n\n{called}{run['env']}, {script_name(run)} with {flags}, {count(steps)} steps,"
         f" {number_of_seeds} ({format_seeds(seeds)}). {run.get('note', '')}".rstrip(),
-        f"\n```bash\npython benchmarks/learning_curves.py {name}\n```\n" if results.command else "",
-        "| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
+        "\n| mean return in | mean ± std | 95 % interval | IQM | worst, best seed |\n|---|---|---|---|---|",
     ]
     episodes = re.search(r"--eval-episodes (\d+)$", results.command)
     evaluation = (
