@@ -85,13 +85,13 @@ class Args:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # on the CPU, of the network and of the games alike
-    compile: bool = False  # the update, by torch.compile: faster, once it is done
+    compile: bool = False  # the update, by torch.compile: faster, after some seconds
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
     checkpoints: int = 10  # saves on the way, each replaces the last and resets the envs (0: only at the end)
-    track: bool = False  # log to Weights & Biases, too
-    capture_video: bool = False  # of one more episode, after the evaluation
+    track: bool = False  # also log to Weights & Biases
+    capture_video: bool = False  # film one more episode, after the evaluation
     eval_episodes: int = 10  # episodes played after training (0: none, and no video)
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
@@ -189,7 +189,7 @@ def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> d
 
 
 class Lives(gym.vector.VectorWrapper):
-    """Tells of lost lives, infos["life_lost"], and opens each life with FIRE, which some games wait for."""
+    """Reports lost lives in infos["life_lost"], and opens each life with FIRE, which some games wait for."""
 
     def __init__(self, envs: gym.vector.VectorEnv):
         super().__init__(envs)
@@ -202,7 +202,7 @@ class Lives(gym.vector.VectorWrapper):
         return obs, infos
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
-        assert self.action_space.contains(actions)  # others would hang the games for ever
+        assert self.action_space.contains(actions)  # an invalid one would hang the games
         if self.fire is not None:
             actions = np.where(self.starts, self.fire, actions)  # [D17]
         obs, reward, terminated, truncated, infos = self.env.step(actions)
@@ -251,7 +251,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes, one from each env: else, short ones would count more often."""
+    """Returns of eval_episodes whole episodes, one from each env, or short ones would count more often."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes)
     obs, _ = envs.reset(seed=seeds)
@@ -424,7 +424,7 @@ def refuse(mistake: str) -> NoReturn:
 
 
 def check(args: Args) -> None:
-    """Refuse arguments that cannot be trained with, before anything is made."""
+    """Refuse arguments that cannot work, before anything is created."""
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf) | {"sticky_actions": 1}
     for name, value in vars(args).items():
@@ -470,7 +470,7 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
     checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
     torch.save(checkpoint | {"episodes": list(episodes)}, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
@@ -480,7 +480,7 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
 
 
 def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
-    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
+    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
         if damaged := zipfile.ZipFile(path).testzip():
@@ -497,7 +497,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
 
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
-    """Evaluate, and say what came of it; then film one more episode, if that is wanted."""
+    """Evaluate and print the returns; then film one more episode, if asked to."""
     returns = evaluate(agent, args)
     mean = float(np.mean(returns))
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
@@ -505,7 +505,7 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
-        except (Exception, SystemExit) as error:  # no display, no MUJOCO_GL, no render_mode: a pity
+        except (Exception, SystemExit) as error:  # no display or no render_mode, say: no reason to fail
             print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
     return mean
 

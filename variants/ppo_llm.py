@@ -65,12 +65,12 @@ class Args:
     reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
     chat: bool = False  # put prompts into the model's chat template
     seed: int = 1  # of everything random
-    sft_steps: int = 50  # of supervised learning before, to be able to try (0: none, for a trained model)
+    sft_steps: int = 50  # of supervised learning first, to be able to try (0: none, for a trained model)
     sft_learning_rate: float = 5e-3  # of Adam, for these
-    total_episodes: int = 25_600  # completions, all in all
+    total_episodes: int = 25_600  # completions in total
     num_envs: int = 256  # completions sampled together
     max_new_tokens: int = 12  # of a completion
-    temperature: float = 1.0  # of the policy, wherever it is asked
+    temperature: float = 1.0  # of the policy, in sampling and in the loss
     learning_rate: float = 5e-4  # of Adam; for a large model 1e-6
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 1.0  # discount factor
@@ -83,19 +83,19 @@ class Args:
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 1.0  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
-    kl_coef: float = 0.02  # weight of the KL to the model before (0: there is no reference)
-    kl_in_reward: bool = False  # take it off the reward of each token, instead of into the loss
+    kl_coef: float = 0.02  # weight of the KL to the initial model (0: no reference)
+    kl_in_reward: bool = False  # subtract the KL from each token's reward, instead of adding it to the loss
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
     checkpoints: int = 10  # saves on the way, each replaces the last (0: only at the end)
-    track: bool = False  # log to Weights & Biases, too
-    eval_episodes: int = 500  # prompts held out of training, and answered after it
+    track: bool = False  # also log to Weights & Biases
+    eval_episodes: int = 500  # prompts held out of training, answered after it
     eval_greedy: bool = False  # evaluate the most probable tokens instead of sampled ones
 
 
@@ -521,7 +521,7 @@ def refuse(mistake: str) -> NoReturn:
 
 
 def check(args: Args) -> None:
-    """Refuse arguments that cannot be trained with, before anything is made."""
+    """Refuse arguments that cannot work, before anything is created."""
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
     for name, value in vars(args).items():
@@ -574,7 +574,7 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
     checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
     torch.save(checkpoint, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
@@ -584,7 +584,7 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
 
 
 def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
-    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
+    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
         if damaged := zipfile.ZipFile(path).testzip():

@@ -78,18 +78,18 @@ class Args:
     critic_epochs: int = 10  # passes of the critic over a rollout
     num_minibatches: int = 32  # gradient steps in a pass
     norm_adv: bool = True  # normalise advantages, in each rollout
-    log_std_init: float = 0.0  # of the actions, all alike; it is learned from there
+    log_std_init: float = 0.0  # of all actions, to begin with; it is learned
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
-    compile: bool = False  # the critic's gradient, by torch.compile: faster, once it is done
-    async_envs: bool = False  # a process for each env, for those that are slow to step
+    compile: bool = False  # the critic's gradient, by torch.compile: faster, after some seconds
+    async_envs: bool = False  # each env in a process of its own, for slow ones
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to go on with; its flags hold unless given anew
+    resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
     checkpoints: int = 10  # saves on the way, each replaces the last and resets the envs (0: only at the end)
-    track: bool = False  # log to Weights & Biases, too
-    capture_video: bool = False  # of one more episode, after the evaluation
+    track: bool = False  # also log to Weights & Biases
+    capture_video: bool = False  # film one more episode, after the evaluation
     eval_episodes: int = 10  # episodes played after training (0: none, and no video)
     eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
 
@@ -127,7 +127,7 @@ def surrogate(dist: Distribution, batch: Batch, args: Args) -> Tensor:
 
 
 def flat_gradient(output: Tensor, parameters: list[Tensor], create_graph: bool = False) -> Tensor:
-    """The gradient of a scalar by all parameters, in one vector."""
+    """The gradient of a scalar with respect to all parameters, as one vector."""
     gradients = torch.autograd.grad(output, parameters, create_graph=create_graph, retain_graph=True)
     return torch.cat([gradient.flatten() for gradient in gradients])
 
@@ -141,7 +141,7 @@ def fisher_vector_product(z: Tensor, parameters: list[Tensor], damping: float) -
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iters: int) -> tuple[Tensor, Tensor]:
-    """x, such that product(x), by a positive definite matrix, is about b; and the residual b - product(x)."""
+    """Solve A x = b, where product(v) is A v and A positive definite -> x, and the residual b - A x."""
     x, residual, direction = torch.zeros_like(b), b, b
     for _ in range(iters):
         squared = residual @ residual
@@ -222,7 +222,7 @@ class Agent(nn.Module):
         return self.policy(obs), self.critic(self.normalize(obs)).squeeze(-1)
 
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
-        """Sampled actions, or the most probable ones; faster than by way of a Distribution."""
+        """Sampled actions, or the most probable ones; faster than through a Distribution."""
         mean = self.mean(obs)
         return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
 
@@ -296,7 +296,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes, one from each env: else, short ones would count more often."""
+    """Returns of eval_episodes whole episodes, one from each env, or short ones would count more often."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
@@ -463,7 +463,7 @@ def refuse(mistake: str) -> NoReturn:
 
 
 def check(args: Args) -> None:
-    """Refuse arguments that cannot be trained with, before anything is made."""
+    """Refuse arguments that cannot work, before anything is created."""
     highest = {"gamma": 1, "gae_lambda": 1, "backtrack_coef": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
         low = 1 if name.startswith(("num_", "total_", "cg_iters", "backtracks", "critic_", "threads")) else 0
@@ -509,7 +509,7 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
     checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-    content = io.BytesIO()  # torch.save would report a full disk in riddles
+    content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
     torch.save(checkpoint | {"episodes": list(episodes)}, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
@@ -519,7 +519,7 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Ada
 
 
 def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
-    """What save() wrote, each part of it put back in place; no code that the file may hold is run."""
+    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
         if damaged := zipfile.ZipFile(path).testzip():
@@ -536,7 +536,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
 
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
-    """Evaluate, and say what came of it; then film one more episode, if that is wanted."""
+    """Evaluate and print the returns; then film one more episode, if asked to."""
     returns = evaluate(agent, args)
     mean = float(np.mean(returns))
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
@@ -544,7 +544,7 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
-        except (Exception, SystemExit) as error:  # no display, no MUJOCO_GL, no render_mode: a pity
+        except (Exception, SystemExit) as error:  # no display or no render_mode, say: no reason to fail
             print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
     return mean
 
