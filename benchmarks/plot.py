@@ -121,10 +121,12 @@ def spread(places: list[float], gap: float, limit: float) -> list[float]:
 
 def seeds(shown: dict) -> str:
     """Whose runs, and how many."""
+    runs = len(shown["finals"])
+    how_many = f"{runs} seed{'s' * (runs > 1)}"
     if "others" in shown:
         ours, other = shown["labels"]
-        return f"{ours}, {len(shown['finals'])} seeds; {other}, {len(shown['others'][0]['finals'])}"
-    return f"{shown['script'].replace('.py', '')}, {len(shown['finals'])} seeds"
+        return f"{ours}, {how_many}; {other}, {len(shown['others'][0]['finals'])}"
+    return f"{shown['script'].replace('.py', '')}, {how_many}"
 
 
 def style(axes, shown: dict, theme: dict, grid: str) -> None:
