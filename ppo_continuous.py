@@ -79,7 +79,7 @@ class Args:
     ent_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
-    log_std_init: float = 0.0  # of all actions, to begin with; it is learned
+    log_std_init: float = 0.0  # the same for all actions at first; it is learned
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1

@@ -71,7 +71,7 @@ class Args:
     num_envs: int = 256  # completions sampled together
     group_size: int = 8  # of them, to the same prompt
     max_new_tokens: int = 12  # of a completion
-    temperature: float = 1.0  # of the policy, in sampling and in the loss
+    temperature: float = 1.0  # of policy and reference, in sampling and in learning
     learning_rate: float = 5e-4  # of Adam; for a large model 1e-6
     anneal_lr: bool = True  # linearly towards zero
     update_epochs: int = 2  # passes over a rollout
@@ -82,7 +82,7 @@ class Args:
     loss_norm: str = "token"  # token: mean over all; sequence: of each first; constant: / max_new_tokens
     anneal_clip: bool = False  # clip_coef, linearly towards zero
     ent_coef: float = 0.0  # weight of the entropy bonus
-    kl_coef: float = 0.02  # weight of the KL to the initial model (0: no reference)
+    kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
 

@@ -70,7 +70,7 @@ class Args:
     total_episodes: int = 25_600  # completions in total
     num_envs: int = 256  # completions sampled together
     max_new_tokens: int = 12  # of a completion
-    temperature: float = 1.0  # of the policy, in sampling and in the loss
+    temperature: float = 1.0  # of policy and reference, in sampling and in learning
     learning_rate: float = 5e-4  # of Adam; for a large model 1e-6
     anneal_lr: bool = True  # linearly towards zero
     gamma: float = 1.0  # discount factor
@@ -83,7 +83,7 @@ class Args:
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 1.0  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
-    kl_coef: float = 0.02  # weight of the KL to the initial model (0: no reference)
+    kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
     kl_in_reward: bool = False  # subtract the KL from each token's reward, instead of adding it to the loss
     max_grad_norm: float = 0.5  # of all gradients together (inf: off)
     target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)

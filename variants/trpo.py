@@ -78,7 +78,7 @@ class Args:
     critic_epochs: int = 10  # passes of the critic over a rollout
     num_minibatches: int = 32  # gradient steps in a pass
     norm_adv: bool = True  # normalise advantages, in each rollout
-    log_std_init: float = 0.0  # of all actions, to begin with; it is learned
+    log_std_init: float = 0.0  # the same for all actions at first; it is learned
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # on the CPU; small networks are fastest with 1
@@ -141,7 +141,7 @@ def fisher_vector_product(z: Tensor, parameters: list[Tensor], damping: float) -
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, iters: int) -> tuple[Tensor, Tensor]:
-    """Solve A x = b, where product(v) is A v and A positive definite -> x, and the residual b - A x."""
+    """Nearly solve A x = b; product(v) is A v, A positive definite -> x, and the residual b - A x."""
     x, residual, direction = torch.zeros_like(b), b, b
     for _ in range(iters):
         squared = residual @ residual
