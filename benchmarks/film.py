@@ -1,7 +1,7 @@
 """What trained agents look like, side by side, in docs/pictures/.
 
     python benchmarks/film.py                    # agents.gif; what is not trained is trained first
-    python benchmarks/film.py breakout_tuned     # breakout_tuned.gif, of this run of benchmarks/runs.toml
+    python benchmarks/film.py pong_longer        # pong_longer.gif, of this run of benchmarks/runs.toml
 
 Each is the final policy of seed 1 in its first episode of an evaluation, by the script's own --capture-video.
 """
@@ -17,7 +17,7 @@ from results import ROOT, TABLE, command, find, read_table
 NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
 FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the picture
-LATER = {"ALE/Breakout-v5": 40, "ALE/Pong-v5": 5}  # seconds into the game: at first little happens
+LATER = {"ALE/Breakout-v5": 70, "ALE/Pong-v5": 5}  # seconds into the game: at first little happens
 
 
 def film(name: str) -> VideoFileClip:
