@@ -167,6 +167,11 @@ def test_deviations_are_those_of_the_entropy():
     assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 |"
 
 
+def test_one_seed_is_not_called_seeds():
+    assert plot.seeds({"script": "ppo_atari.py", "finals": [1]}) == "ppo_atari, 1 seed"
+    assert plot.seeds({"script": "ppo_atari.py", "finals": [1, 2]}) == "ppo_atari, 2 seeds"
+
+
 def test_labels_do_not_touch():
     assert plot.spread([0.1, 0.5], 0.2, 1) == [0.1, 0.5]
     np.testing.assert_allclose(plot.spread([0.5, 0.5, 0.5], 0.2, 1), [0.3, 0.5, 0.7])
