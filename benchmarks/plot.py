@@ -167,7 +167,7 @@ def draw_curves(axes, shown: dict, theme: dict) -> None:
     labels = sorted(labels)
     low, high = axes.get_ylim()
     points = axes.get_position().height * axes.figure.get_figheight() * 72
-    centres = spread([(y - low) / (high - low) for y, *_ in labels], 2.7 * SIZE / points, 0.97)
+    centres = spread([(y - low) / (high - low) for y, *_ in labels], 2.7 * SIZE / points, 0.88)
     for centre, (_, text, colour) in zip(centres, labels, strict=True):
         axes.text(1.03, centre, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
 
