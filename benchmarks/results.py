@@ -7,7 +7,8 @@ else is written by people and stays. WHAT is one of
 
     summary cartpole acrobot    one row for each of these runs
     commands cartpole acrobot   what makes them: a command line each
-    deviations ant ant_std      the policies' standard deviations in the course of these runs
+    deviations ant ant_std      the policies' standard deviations in the course of these runs, and how
+                                many actions are cut off in the end
     picture learning_curves     this picture, for light and for dark pages
     runs                        everything about every run that has results, first a summary of them
 """
@@ -28,6 +29,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
+CLIPPED = ROOT / "benchmarks/results/clipped_actions.csv"
 RUNS = ROOT / "docs/runs.md"
 PAGES = (RUNS, *(ROOT / "docs" / name for name in ("results.md", "five_fixes.md", "trust_regions.md")))
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
@@ -196,6 +198,14 @@ def read_csv(path: Path) -> Results:
     return Results(how, made, dict(sorted(rows.items())))
 
 
+def read_clipped() -> dict[str, dict[int, tuple[float, float]]]:
+    """{run: {seed: shares of actions and of their means that are cut off}}, from clipped_actions.py."""
+    shares = {}
+    for row in list(csv.reader(CLIPPED.open()))[1:] if CLIPPED.exists() else []:
+        shares.setdefault(row[0], {})[int(row[1])] = (float(row[2]), float(row[3]))
+    return shares
+
+
 def write_csv(path: Path, results: Results) -> None:
     """Write the file, seeds in order; killed at any moment, this leaves the old one or the new one, whole."""
     same = {
@@ -328,11 +338,13 @@ def commands(names: list[str], table: dict) -> str:
 def deviations(names: list[str], table: dict, results: dict[str, Results]) -> str:
     """How the standard deviation of a normal policy changes: a row for each run, in the mean over its seeds.
 
+    Behind it is the share of actions, and of their means, that are cut off in the end, if it was measured.
     The entropy of n independent normal distributions is n * (log(2 pi e) / 2 + the mean of log std).
     """
     marks = [0, 0.1, 0.25, 0.5, 0.75, 1]  # of all steps
-    lines = ["| after | " + " | ".join(f"{100 * mark:.0f} % of the steps" for mark in marks) + " |"]
-    lines.append("|---" * (1 + len(marks)) + "|")
+    heads = [f"{100 * mark:.0f} %" for mark in marks] + ["actions cut off", "means cut off"]
+    lines = [f"| deviations after | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    cut_off = read_clipped()
     for name in names:
         run = find(table["runs"], name, "deviations: run")
         seeds = [rows for rows in results[name].rows.values() if rows[-1][4]] if name in results else []
@@ -343,6 +355,8 @@ def deviations(names: list[str], table: dict, results: dict[str, Results]) -> st
         for mark in marks:
             entropy = np.mean([float(rows[round(mark * (len(rows) - 1))][4]) for rows in seeds])
             cells.append(f"{math.exp(entropy / size - math.log(2 * math.pi * math.e) / 2):.2f}")
+        shares = np.mean(list(cut_off[name].values()), axis=0) if name in cut_off else []
+        cells += [f"{100 * share:.0f} %" for share in shares] or ["–", "–"]
         lines.append(f"| {title(run)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

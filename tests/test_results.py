@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 
+import clipped_actions
 import gymnasium as gym
 import language
 import learning_curves
@@ -153,8 +154,9 @@ def test_numbers_as_they_are_printed():
     assert results.format_seeds([7, 1, 2, 3]) == "1-3, 7"
 
 
-def test_deviations_are_those_of_the_entropy():
+def test_deviations_are_those_of_the_entropy(monkeypatch, tmp_path):
     """Of a policy whose deviations are known: 1 and 0.25 in two seeds, 0.5 in their geometric mean."""
+    monkeypatch.setattr(results, "CLIPPED", tmp_path / "clipped.csv")
     table = {"runs": {"a": {"env": "HalfCheetah-v5"}, "old": {"env": "Ant-v5"}}}
     rows = {}
     for seed, deviation in ((1, 1.0), (2, 0.25)):
@@ -164,7 +166,26 @@ def test_deviations_are_those_of_the_entropy():
     data = {"a": results.Results("", {}, rows), "old": old}
     *head, row = results.deviations(["a", "old"], table, data).splitlines()
     assert len(head) == 2  # an older run has no row
-    assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 |"
+    assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 | – | – |"
+    results.CLIPPED.write_text("run,seed,sampled,mean\nold,1,0.9,0.9\na,1,0.3,0.1\na,2,0.2,0.14\n")
+    assert results.deviations(["a"], table, data).endswith(" 0.18 | 0.18 | 25 % | 12 % |")
+
+
+def test_actions_that_are_cut_off_are_counted(tmp_path):
+    """One mean of three is beyond Hopper's bounds of 1; two standard deviations from there, noise decides."""
+    run_dir = tmp_path / "a" / "7"
+    run_dir.mkdir(parents=True)
+    args = ppo_continuous.Args(env_id="Hopper-v5")
+    agent = ppo_continuous.Agent(ppo_continuous.make_envs(args, 1))
+    torch.nn.init.zeros_(agent.actor[-1].weight)
+    agent.actor[-1].bias.data = torch.tensor([0.0, -2.0, 0.0])
+    torch.nn.init.constant_(agent.log_std, math.log(0.5))
+    optimizer = torch.optim.Adam(agent.parameters())
+    ppo_continuous.save(run_dir, args, 0, agent, optimizer, [])
+    sampled, mean = clipped_actions.clipped(run_dir)
+    inside = Normal(0.0, 1.0).cdf(torch.tensor(2.0)).item()  # of the side on which the bound is
+    assert mean == pytest.approx(1 / 3)
+    assert sampled == pytest.approx((inside + 2 * 2 * (1 - inside)) / 3, abs=0.02)
 
 
 def test_one_seed_is_not_called_seeds():

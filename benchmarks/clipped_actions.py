@@ -1,0 +1,61 @@
+"""How many actions of trained policies are beyond the bounds of their env, and so cut off.
+
+    python benchmarks/learning_curves.py ant ant_std    # leaves the policies in runs/benchmarks/
+    python benchmarks/clipped_actions.py ant ant_std    # writes results/clipped_actions.csv
+    python benchmarks/results.py
+
+Each policy plays with noise in ten envs, until each has ended an episode. A component of an action counts
+twice: as it was sampled, and as its mean, which says whether the noise is to blame.
+"""
+
+import csv
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from results import CLIPPED, ROOT, read_clipped
+
+sys.path.insert(0, str(ROOT))
+import ppo_continuous  # noqa: E402
+
+
+def clipped(run_dir: Path, num_envs: int = 10) -> tuple[float, float]:
+    """The shares of components of actions, and of their means, that are beyond the bounds."""
+    run = ppo_continuous.load(run_dir)
+    args = replace(run["args"], eval_episodes=num_envs, eval_greedy=False)
+    envs = ppo_continuous.make_envs(args, num_envs)
+    agent = ppo_continuous.Agent(envs)
+    agent.load_state_dict(run["agent"])
+    space = envs.env.single_action_space  # that of the wrapper, ClipAction, has no bounds
+    low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
+    act, asked = agent.act, []
+
+    def act_and_note(obs: torch.Tensor, greedy: bool) -> torch.Tensor:
+        action = act(obs, greedy)
+        asked.append(torch.stack([action, agent.mean(obs)]))
+        return action
+
+    agent.act = act_and_note
+    ppo_continuous.evaluate(agent, args)
+    asked = torch.stack(asked, 1)  # (2, steps, envs, components)
+    sampled, mean = ((asked < low) | (asked > high)).float().flatten(1).mean(1).tolist()
+    return sampled, mean
+
+
+def main() -> None:
+    """Add the policies of the runs that are named to the CSV file, or measure them anew."""
+    rows = read_clipped()
+    for name in sys.argv[1:]:
+        for run_dir in (ROOT / "runs/benchmarks" / name).glob("*/"):
+            rows.setdefault(name, {})[int(run_dir.name)] = clipped(run_dir)
+    with CLIPPED.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["run", "seed", "sampled", "mean"])
+        for name, seeds in sorted(rows.items()):
+            for seed, shares in sorted(seeds.items()):
+                writer.writerow([name, seed, *(f"{share:.4f}" for share in shares)])
+
+
+if __name__ == "__main__":
+    main()
