@@ -87,6 +87,8 @@ def panels(picture: dict, table: dict) -> list[dict]:
             if names[1:]:
                 labels = [label for name, label in zip(names, picture["labels"], strict=True) if name in each]
                 first |= {"others": others, "labels": labels, "published": []}
+                if "finals" in picture:  # a row has its own label, so the title need not tell runs apart
+                    first["title"] = table["runs"][names[0]]["env"]
             shown.append(first)
     return shown
 
