@@ -119,7 +119,8 @@ def test_a_changed_number_changes_the_fingerprint():
 def test_finals_are_shown_of_the_runs_that_are_there():
     """With the labels of these; curves need all of their runs."""
     table = {"runs": TABLE["runs"] | {"nothing": TABLE["runs"]["hopper"]}}
-    picture = {"labels": ["a", "b", "c"], "finals": [["nothing", "hopper_greedy", "halfcheetah"], ["nothing"] * 3]}
+    names = ["nothing", "hopper_greedy", "halfcheetah"]
+    picture = {"labels": ["a", "b", "c"], "finals": [names, ["nothing"] * 3]}
     [shown] = plot.panels(picture, table)
     assert shown["labels"] == ["b", "c"]
     assert [run["title"] for run in (shown, *shown["others"])] == ["Hopper-v5", "HalfCheetah-v5"]
