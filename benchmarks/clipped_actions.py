@@ -14,15 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from results import CLIPPED, ROOT, read_clipped
+from results import CLIPPED, ROOT, read_clipped, refuse
 
 sys.path.insert(0, str(ROOT))
 import ppo_continuous  # noqa: E402
 
 
-def clipped(run_dir: Path, num_envs: int = 10) -> tuple[float, float]:
-    """The shares of components of actions, and of their means, that are beyond the bounds."""
-    run = ppo_continuous.load(run_dir)
+def clipped(run: dict, num_envs: int = 10) -> tuple[float, float]:
+    """The shares of components of a run's actions, and of their means, that are beyond the bounds."""
     args = replace(run["args"], eval_episodes=num_envs, eval_greedy=False)
     envs = ppo_continuous.make_envs(args, num_envs)
     agent = ppo_continuous.Agent(envs)
@@ -43,12 +42,23 @@ def clipped(run_dir: Path, num_envs: int = 10) -> tuple[float, float]:
     return sampled, mean
 
 
+def measure(folder: Path) -> dict[int, tuple[float, float]]:
+    """{seed: both shares} of the runs in a folder that are finished."""
+    shares = {}
+    for run_dir in folder.glob("*/"):
+        if run_dir.name.isdigit():  # what was moved aside has a date in its name
+            run = ppo_continuous.load(run_dir)
+            args = run["args"]
+            if run["iteration"] == args.total_timesteps // (args.num_envs * args.num_steps):
+                shares[int(run_dir.name)] = clipped(run)
+    return shares or refuse(f"no finished run in {folder}; benchmarks/learning_curves.py {folder.name}?")
+
+
 def main() -> None:
     """Add the policies of the runs that are named to the CSV file, or measure them anew."""
     rows = read_clipped()
     for name in sys.argv[1:]:
-        for run_dir in (ROOT / "runs/benchmarks" / name).glob("*/"):
-            rows.setdefault(name, {})[int(run_dir.name)] = clipped(run_dir)
+        rows[name] = rows.get(name, {}) | measure(ROOT / "runs/benchmarks" / name)
     with CLIPPED.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", "seed", "sampled", "mean"])

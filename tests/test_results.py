@@ -173,20 +173,22 @@ def test_deviations_are_those_of_the_entropy(monkeypatch, tmp_path):
 
 
 def test_actions_that_are_cut_off_are_counted(tmp_path):
-    """One mean of three is beyond Hopper's bounds of 1; two standard deviations from there, noise decides."""
-    run_dir = tmp_path / "a" / "7"
-    run_dir.mkdir(parents=True)
+    """Of finished runs. One mean of three is beyond Hopper's bounds, all are two deviations from one."""
     args = ppo_continuous.Args(env_id="Hopper-v5")
     agent = ppo_continuous.Agent(ppo_continuous.make_envs(args, 1))
     torch.nn.init.zeros_(agent.actor[-1].weight)
     agent.actor[-1].bias.data = torch.tensor([0.0, -2.0, 0.0])
     torch.nn.init.constant_(agent.log_std, math.log(0.5))
     optimizer = torch.optim.Adam(agent.parameters())
-    ppo_continuous.save(run_dir, args, 0, agent, optimizer, [])
-    sampled, mean = clipped_actions.clipped(run_dir)
+    for name, iteration in (("7", 488), ("8", 487), ("7-20260101-000000", 488)):
+        (tmp_path / name).mkdir()
+        ppo_continuous.save(tmp_path / name, args, iteration, agent, optimizer, [])
+    [(seed, (sampled, mean))] = clipped_actions.measure(tmp_path).items()
     inside = Normal(0.0, 1.0).cdf(torch.tensor(2.0)).item()  # of the side on which the bound is
-    assert mean == pytest.approx(1 / 3)
+    assert seed == 7 and mean == pytest.approx(1 / 3)
     assert sampled == pytest.approx((inside + 2 * 2 * (1 - inside)) / 3, abs=0.02)
+    with pytest.raises(SystemExit):
+        clipped_actions.measure(tmp_path / "nothing")
 
 
 def test_one_seed_is_not_called_seeds():
