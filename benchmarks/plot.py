@@ -64,7 +64,7 @@ def panel(run: dict, results: Results) -> dict:
     low, high = bootstrap(curves[:, begun], resamples=2000)
     published = [other for other in run.get("published", []) if "steps" not in other]
     return {
-        "title": title(run),
+        "title": title(run).removesuffix(", greedy"),  # which only the evaluation is
         "script": "stable-baselines3" if run["script"] == "sb3" else script_name(run).rpartition("/")[2],
         "steps": steps[begun],
         "curves": curves[:, begun],

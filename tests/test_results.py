@@ -117,7 +117,7 @@ def test_a_changed_number_changes_the_fingerprint():
 
 
 def test_finals_are_shown_of_the_runs_that_are_there():
-    """With the labels of these; curves need all of their runs."""
+    """With the labels of these; curves need all of their runs. No title speaks of the evaluation."""
     table = {"runs": TABLE["runs"] | {"nothing": TABLE["runs"]["hopper"]}}
     names = ["nothing", "hopper_greedy", "halfcheetah"]
     picture = {"labels": ["a", "b", "c"], "finals": [names, ["nothing"] * 3]}
@@ -125,6 +125,7 @@ def test_finals_are_shown_of_the_runs_that_are_there():
     assert shown["labels"] == ["b", "c"]
     assert [run["title"] for run in (shown, *shown["others"])] == ["Hopper-v5", "HalfCheetah-v5"]
     assert plot.panels({"labels": ["a", "b"], "curves": [["nothing", "hopper"]]}, table) == []
+    assert plot.panels({"curves": ["halfcheetah_greedy"]}, table)[0]["title"] == "HalfCheetah-v5, std 0.37"
 
 
 def test_bootstrap_is_the_distribution_of_resampled_means():
