@@ -1105,6 +1105,17 @@ def test_what_was_learned_leaves_in_the_format_of_hugging_face(script, make_args
     assert again.tokenizer("a1>").input_ids == agent.tokenizer("a1>").input_ids
 
 
+def test_lines_of_the_six_steps_are_those_of_the_scripts():
+    """Of which the document may leave out the last words of a comment."""
+    page = (ROOT / "docs/language.md").read_text().partition("six steps")[2].partition("\n## ")[0]
+    lines = "".join(re.findall(r"```(?:python|diff)\n(.*?)```", page, re.S)).splitlines()
+    names = ("ppo_discrete.py", "variants/ppo_llm.py", "variants/grpo.py")
+    sources = "".join((ROOT / name).read_text() for name in names)
+    assert len(lines) == 11
+    for line in lines:
+        assert f" {line.lstrip('+- ')}" in sources, line
+
+
 def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypatch):
     """A token that is called the first of a text may be something else, as in ChatML."""
     agent = script.Agent(make_args(script))
