@@ -1,23 +1,26 @@
-"""What breaks when language models are trained, shown on purpose, and what a critic costs: docs/language.md.
+"""What language models learn, what breaks when they are trained, and what a critic costs: docs/language.md.
 
-    pip install -r variants/requirements.txt matplotlib
-    python benchmarks/language.py           # three ways to break GRPO and their cures, 18 runs: half an hour
-    python benchmarks/language.py --plot    # their picture, and their table in docs/language.md
+    pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
+    python benchmarks/language.py           # 39 runs, of LEARNING and of RUNS: over an hour
+    python benchmarks/language.py --plot    # the picture and the tables in docs/language.md
     python benchmarks/language.py --cost    # memory and time of PPO and GRPO on a larger model, in turn
 
-Rows of runs are in benchmarks/results/language.csv as soon as a run is finished; those that are there are not
-repeated.
+Rows are in benchmarks/results/ as soon as a run is finished: of LEARNING in language_scores.csv, of RUNS in
+language.csv. Runs that are there are not repeated.
 """
 
 import csv
 import hashlib
 import importlib
+import json
 import os
+import re
 import resource
 import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -25,8 +28,25 @@ from threading import Lock
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-CSV = ROOT / "benchmarks/results/language.csv"
+CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
 PAGE = ROOT / "docs/language.md"
+START, SPELL = (
+    "--learning-rate 0 --total-episodes 256",
+    """--task spell_backward --task-config '{"min_word_len": 3, "max_word_len": 4}' --sft-steps 200""",
+)
+LEARNING = {  # a table: its rows, and what makes them
+    "sorting": {
+        "after the warm start": f"variants/ppo_llm.py {START}",
+        "PPO": "variants/ppo_llm.py",
+        "GRPO": "variants/grpo.py",
+        "GRPO, `--group-size 4`": "variants/grpo.py --group-size 4",
+    },
+    "backward": {
+        "after the warm start": f"variants/ppo_llm.py {SPELL} {START}",
+        "PPO": f"variants/ppo_llm.py {SPELL} --total-episodes 12_800",
+        "GRPO": f"variants/grpo.py {SPELL} --total-episodes 12_800",
+    },
+}
 GRPO = "variants/grpo.py --total-episodes 12_800"
 PROXY = f"{GRPO} --reward benchmarks.failing_rewards:ascending"
 LONG = f"{GRPO} --reward benchmarks.failing_rewards:long --max-new-tokens 32 --num-envs 128"
@@ -35,78 +55,108 @@ RUNS = {  # what breaks: its command, that of its cure, and what is looked at
     "runaway": (f"{GRPO} --kl-coef 1e-9 --learning-rate 5e-3", f"{GRPO} --kl-coef 1e-9", ("ref_kl", "exact")),
     "growing length": (f"{LONG} --kl-coef 1e-9", f"{LONG} --kl-coef 1", ("length", "finished")),
 }
-SEEDS = (1, 2, 3)
+SEEDS = ("1", "2", "3")
 METRICS = ("score", "exact", "ref_kl", "length", "finished")
 
 
-def train(name: str, cured: bool, seed: int) -> list[list]:
-    """A run in a process of its own -> rows of the CSV file, one an iteration."""
+def run(command: str, seed: str, folder: str) -> None:
+    """A run in a process of its own."""
+    line = [sys.executable, *shlex.split(command), "--seed", seed, "--run-dir", f"{folder}/run"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(line, cwd=ROOT, env=env, check=True, capture_output=True)
+
+
+def learn(task: str, name: str, seed: str) -> list[list]:
+    """Means of the run's answers to held-out prompts."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(LEARNING[task][name], seed, folder)
+        lines = Path(f"{folder}/run/completions.jsonl").read_text("utf-8").splitlines()
+        answers = list(map(json.loads, lines))
+    return [[f"{np.mean([answer[metric] for answer in answers]):.3f}" for metric in ("score", "exact")]]
+
+
+def train(name: str, kind: str, seed: str) -> list[list]:
+    """The run's metrics in each iteration."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     with tempfile.TemporaryDirectory() as folder:
-        line = [*shlex.split(RUNS[name][cured]), "--seed", str(seed), "--run-dir", f"{folder}/run"]
-        env = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, *line], cwd=ROOT, env=env, check=True, capture_output=True)
+        run(RUNS[name][kind == "cure"], seed, folder)
         found = {}
         for path in Path(f"{folder}/run").glob("events*"):
             for event in LegacyEventFileLoader(str(path)).Load():
                 for value in event.summary.value:
                     found.setdefault(event.step, {})[value.tag] = value.simple_value
     rows = [(step, point) for step, point in sorted(found.items()) if "score" in point]
-    return [
-        [name, "cure" if cured else "broken", seed, step, *(f"{point[x]:.4f}" for x in METRICS)]
-        for step, point in rows
-    ]
+    return [[step, *(f"{point[x]:.4f}" for x in METRICS)] for step, point in rows]
 
 
-def run_all() -> None:
-    """All runs that are not there yet, one a core."""
-    header, lock = ["run", "kind", "seed", "completions", *METRICS], Lock()
-    there = {tuple(row[:3]) for row in read()}
+def run_missing(path: Path, header: list[str], jobs: list[tuple], work: Callable[..., list[list]]) -> None:
+    """The jobs without rows in the CSV file, one a core; a job's rows begin with its three words."""
+    there, lock = {tuple(row[:3]) for row in read(path)}, Lock()
+    if not path.exists():
+        path.write_text(",".join(header) + "\n")
 
-    def work(job: tuple[str, bool, int]) -> None:
-        rows = train(*job)
-        with lock, CSV.open("a", newline="") as file:
+    def append(job: tuple) -> None:
+        rows = [[*job, *row] for row in work(*job)]
+        with lock, path.open("a", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
         print(*rows[-1], flush=True)
 
-    jobs = [(name, cured, seed) for seed in SEEDS for name in RUNS for cured in (False, True)]
-    jobs = [job for job in jobs if (job[0], "cure" if job[1] else "broken", str(job[2])) not in there]
-    if not CSV.exists():
-        CSV.write_text(",".join(header) + "\n")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(work, jobs))
+        list(pool.map(append, [job for job in jobs if job not in there]))
 
 
-def read() -> list[list[str]]:
-    return list(csv.reader(CSV.open()))[1:] if CSV.exists() else []
+def run_all() -> None:
+    jobs = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
+    run_missing(SCORES, ["task", "run", "seed", "score", "exact"], jobs, learn)
+    jobs = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]
+    run_missing(CSV, ["run", "kind", "seed", "completions", *METRICS], jobs, train)
+
+
+def read(path: Path = CSV) -> list[list[str]]:
+    return list(csv.reader(path.open()))[1:] if path.exists() else []
 
 
 def fingerprint(rows: list[list[str]]) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
-def table() -> list[str]:
+def learned(task: str) -> list[str]:
+    """A row for each run: the scores of every seed, and the share of right answers where it differs."""
+    lines = ["| run | command | seed " + " | seed ".join(SEEDS) + " | mean |", "|---|---|---|---|---|---|"]
+    found = {tuple(row[:3]): np.array(row[3:], float) for row in read(SCORES)}
+    for name, command in LEARNING[task].items():
+        pairs = [found[task, name, seed] for seed in SEEDS]
+        pairs.append(np.mean(pairs, axis=0))
+        cells = [f"{score:.3f}" + f" ({exact:.3f})" * (task != "sorting") for score, exact in pairs]
+        lines.append(f"| {name} | `python {command}` | {' | '.join(cells)} |")
+    return lines
+
+
+def broken() -> list[str]:
     """A row for each kind of run: both metrics in its last ten iterations, the mean of every seed."""
-    lines = ["| run | command | at the end, seeds " + ", ".join(map(str, SEEDS)) + " |", "|---|---|---|"]
+    lines = ["| run | command | at the end, seeds " + ", ".join(SEEDS) + " |", "|---|---|---|"]
     rows = read()
-    for name, (broken, cure, metrics) in RUNS.items():
-        for kind, command in (("broken", broken), ("cure", cure)):
+    for name, (*commands, metrics) in RUNS.items():
+        for kind, command in zip(("broken", "cure"), commands, strict=True):
             ends = []
             for metric in metrics:
                 column = 4 + METRICS.index(metric)
-                runs = [[row for row in rows if row[:3] == [name, kind, str(seed)]][-10:] for seed in SEEDS]
-                values = [np.mean([float(row[column]) for row in run]) for run in runs if run]
+                chosen = [[row for row in rows if row[:3] == [name, kind, seed]][-10:] for seed in SEEDS]
+                values = [np.mean([float(row[column]) for row in last]) for last in chosen if last]
                 ends.append(f"{metric} " + ", ".join(f"{value:.2f}" for value in values))
             lines.append(f"| {name}, {kind} | `python {command}` | {'; '.join(ends)} |")
     return lines
 
 
 def fill(page: str) -> str:
-    """The page with the table between its markers."""
-    head, _, rest = page.partition("<!-- begin table -->")
-    tail = rest.partition("<!-- end table -->")[2]
-    return "\n".join([f"{head}<!-- begin table -->", *table(), "<!-- end table -->"]) + tail
+    """The page with its tables between their markers."""
+
+    def generate(match: re.Match) -> str:
+        lines = learned(match[1]) if match[1] in LEARNING else broken()
+        return "\n".join([f"<!-- begin {match[1]} -->", *lines, f"<!-- end {match[1]} -->"])
+
+    return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
 
 
 def plot() -> None:
@@ -120,7 +170,7 @@ def plot() -> None:
             for axes, metric in zip(grid[:, column], RUNS[name][2], strict=True):
                 for kind, colour in (("broken", theme["other"]), ("cure", theme["ours"])):
                     for seed in SEEDS:
-                        chosen = [row for row in rows if row[:3] == [name, kind, str(seed)]]
+                        chosen = [row for row in rows if row[:3] == [name, kind, seed]]
                         steps = [int(row[3]) for row in chosen]
                         values = np.array([float(row[4 + METRICS.index(metric)]) for row in chosen])
                         label = kind if seed == SEEDS[0] and column == 0 and metric == "score" else None

@@ -96,10 +96,15 @@ def test_pictures_show_what_the_csv_files_say(name):
             assert Image.open(path).text["Fingerprint"] == same, "python benchmarks/plot.py"
 
 
-def test_what_breaks_is_what_the_csv_file_says():
+def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
     page = language.PAGE.read_text()
     assert language.fill(page) == page, "python benchmarks/language.py --plot"
+    assert all(f"<!-- begin {name} -->" in page for name in ("broken", *language.LEARNING))
     assert len({tuple(row[:3]) for row in language.read()}) == 2 * 3 * 3
+    cells = (row.split("|")[-2] for row in language.learned("sorting")[2:])
+    start, ppo, grpo, _ = (f"{float(mean):.2f}" for mean in cells)
+    readme = (results.ROOT / "README.md").read_text()
+    assert f"from {start} to {ppo} of prompts right (GRPO: {grpo})" in readme
     for theme in plot.THEMES:
         text = Image.open(plot.FOLDER / f"language_{theme}.png").text
         assert text["Fingerprint"] == language.fingerprint(language.read())
