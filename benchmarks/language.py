@@ -30,10 +30,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
 PAGE = ROOT / "docs/language.md"
-START, SPELL = (
-    "--learning-rate 0 --total-episodes 256",
-    """--task spell_backward --task-config '{"min_word_len": 3, "max_word_len": 4}' --sft-steps 200""",
-)
+START = "--learning-rate 0 --total-episodes 256"
+SPELL = """--task spell_backward --task-config '{"min_word_len": 3, "max_word_len": 4}' --sft-steps 200"""
 LEARNING = {  # a table: its rows, and what makes them
     "sorting": {
         "after the warm start": f"variants/ppo_llm.py {START}",
