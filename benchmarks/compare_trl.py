@@ -1,14 +1,13 @@
 """GRPO: variants/grpo.py against that of TRL, from the same model, with the same hyper-parameters.
 
     pip install -r variants/requirements.txt trl==1.16.0
-    python benchmarks/compare_trl.py             # seeds 1 to 3, the two in turn, seven minutes
+    python benchmarks/compare_trl.py TRL 1    # or variants/grpo.py; timings.py takes both in turn
 
 Both start from the same warm start, see 25,600 completions in groups of 8, and answer
 the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no PPO any more to compare with.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -49,8 +48,8 @@ def ours(seed: int, folder: str) -> dict:
     lines = Path(f"{folder}/run/completions.jsonl").read_text("utf-8").strip().split("\n")
     answers = [json.loads(line) for line in lines]
     return {
-        "exact": float(np.mean([answer["exact"] for answer in answers])),
-        "completions_per_second": args.total_episodes / (clock[1] - clock[0]),
+        "right answers": float(np.mean([answer["exact"] for answer in answers])),
+        "completions per second": args.total_episodes / (clock[1] - clock[0]),
     }
 
 
@@ -107,32 +106,13 @@ def theirs(seed: int, folder: str) -> dict:
     trainer.train()
     seconds = time.perf_counter() - start
     return {
-        "exact": exact(agent, args, task),
-        "completions_per_second": args.total_episodes / seconds,
-        "exact before": before,
+        "right answers": exact(agent, args, task),
+        "completions per second": args.total_episodes / seconds,
+        "right answers before": before,
     }
 
 
-def main() -> None:
-    """Both in turn, each in a process of its own."""
-    if len(sys.argv) > 1:
-        with tempfile.TemporaryDirectory() as folder:
-            result = {"ours": ours, "TRL": theirs}[sys.argv[1]](int(sys.argv[2]), folder)
-        return print(json.dumps(result))
-    results = {"ours": [], "TRL": []}
-    for seed in (1, 2, 3):
-        for name, found in results.items():
-            line = [sys.executable, __file__, name, str(seed)]
-            output = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout
-            found.append(json.loads(output.splitlines()[-1]))
-            print(
-                name, f"seed {seed}:", ", ".join(f"{key} {x:.3f}" for key, x in found[-1].items()), flush=True
-            )
-    for name, found in results.items():
-        speeds = [result["completions_per_second"] for result in found]
-        right = np.mean([result["exact"] for result in found])
-        print(f"{name}: {right:.3f} right, {np.mean(speeds):.0f} completions a second")
-
-
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as run_folder:
+        result = {"variants/grpo.py": ours, "TRL": theirs}[sys.argv[1]](int(sys.argv[2]), run_folder)
+    print(json.dumps(result))

@@ -1,9 +1,8 @@
-"""What language models learn, what breaks when they are trained, and what a critic costs: docs/language.md.
+"""What language models learn, and what breaks when they are trained: docs/language.md.
 
     pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
     python benchmarks/language.py           # 39 runs, of LEARNING and of RUNS: over an hour
     python benchmarks/language.py --plot    # the picture and the tables in docs/language.md
-    python benchmarks/language.py --cost    # memory and time of PPO and GRPO on a larger model, in turn
 
 Rows are in benchmarks/results/ as soon as a run is finished: of LEARNING in language_scores.csv, of RUNS in
 language.csv. Runs that are there are not repeated.
@@ -26,6 +25,7 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
+import timings
 
 ROOT = Path(__file__).parents[1]
 CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
@@ -57,35 +57,38 @@ SEEDS = ("1", "2", "3")
 METRICS = ("score", "exact", "ref_kl", "length", "finished")
 
 
-def run(command: str, seed: str, folder: str) -> None:
-    """A run in a process of its own."""
+def run(command: str, seed: str, folder: str) -> dict[int, dict[str, float]]:
+    """A run in a process of its own -> its metrics in each iteration."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
     line = [sys.executable, *shlex.split(command), "--seed", seed, "--run-dir", f"{folder}/run"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(line, cwd=ROOT, env=env, check=True, capture_output=True)
+    found = {}
+    for path in Path(f"{folder}/run").glob("events*"):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                found.setdefault(event.step, {})[value.tag] = value.simple_value
+    return {step: point for step, point in sorted(found.items()) if "score" in point}
 
 
 def learn(task: str, name: str, seed: str) -> list[list]:
-    """Means of the run's answers to held-out prompts."""
+    """Means of the run's answers to held-out prompts, and of what its critic explains in training."""
     with tempfile.TemporaryDirectory() as folder:
-        run(LEARNING[task][name], seed, folder)
+        points = run(LEARNING[task][name], seed, folder).values()
         lines = Path(f"{folder}/run/completions.jsonl").read_text("utf-8").splitlines()
         answers = list(map(json.loads, lines))
-    return [[f"{np.mean([answer[metric] for answer in answers]):.3f}" for metric in ("score", "exact")]]
+    means = [np.mean([answer[metric] for answer in answers]) for metric in ("score", "exact")]
+    if name == "PPO":
+        means.append(np.mean([point["explained_variance"] for point in points]))
+    return [[f"{mean:.3f}" for mean in means] + [""] * (3 - len(means))]
 
 
 def train(name: str, kind: str, seed: str) -> list[list]:
     """The run's metrics in each iteration."""
-    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-
     with tempfile.TemporaryDirectory() as folder:
-        run(RUNS[name][kind == "cure"], seed, folder)
-        found = {}
-        for path in Path(f"{folder}/run").glob("events*"):
-            for event in LegacyEventFileLoader(str(path)).Load():
-                for value in event.summary.value:
-                    found.setdefault(event.step, {})[value.tag] = value.simple_value
-    rows = [(step, point) for step, point in sorted(found.items()) if "score" in point]
-    return [[step, *(f"{point[x]:.4f}" for x in METRICS)] for step, point in rows]
+        points = run(RUNS[name][kind == "cure"], seed, folder)
+    return [[step, *(f"{point[x]:.4f}" for x in METRICS)] for step, point in points.items()]
 
 
 def run_missing(path: Path, header: list[str], jobs: list[tuple], work: Callable[..., list[list]]) -> None:
@@ -106,7 +109,7 @@ def run_missing(path: Path, header: list[str], jobs: list[tuple], work: Callable
 
 def run_all() -> None:
     jobs = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
-    run_missing(SCORES, ["task", "run", "seed", "score", "exact"], jobs, learn)
+    run_missing(SCORES, ["task", "run", "seed", "score", "exact", "explained_variance"], jobs, learn)
     jobs = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]
     run_missing(CSV, ["run", "kind", "seed", "completions", *METRICS], jobs, train)
 
@@ -122,12 +125,22 @@ def fingerprint(rows: list[list[str]]) -> str:
 def learned(task: str) -> list[str]:
     """A row for each run: the scores of every seed, and the share of right answers where it differs."""
     lines = ["| run | command | seed " + " | seed ".join(SEEDS) + " | mean |", "|---|---|---|---|---|---|"]
-    found = {tuple(row[:3]): np.array(row[3:], float) for row in read(SCORES)}
+    found = {tuple(row[:3]): np.array(row[3:5], float) for row in read(SCORES)}
     for name, command in LEARNING[task].items():
         pairs = [found[task, name, seed] for seed in SEEDS]
         pairs.append(np.mean(pairs, axis=0))
         cells = [f"{score:.3f}" + f" ({exact:.3f})" * (task != "sorting") for score, exact in pairs]
         lines.append(f"| {name} | `python {command}` | {' | '.join(cells)} |")
+    return lines
+
+
+def critic() -> list[str]:
+    """What PPO's critic explains of the returns, in the mean of all iterations."""
+    lines = ["| `explained_variance` | seed " + " | seed ".join(SEEDS) + " |", "|---" * 4 + "|"]
+    found = {tuple(row[:3]): row[5] for row in read(SCORES)}
+    for task, name in (("sorting", "sorting"), ("backward", "words backward")):
+        cells = [f"{float(found[task, 'PPO', seed]):.2f}".replace("-", "−") for seed in SEEDS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
@@ -151,7 +164,11 @@ def fill(page: str) -> str:
     """The page with its tables between their markers."""
 
     def generate(match: re.Match) -> str:
-        lines = learned(match[1]) if match[1] in LEARNING else broken()
+        name = match[1]
+        if name in timings.TABLES:
+            lines = [timings.show(name)]
+        else:
+            lines = learned(name) if name in LEARNING else {"broken": broken, "critic": critic}[name]()
         return "\n".join([f"<!-- begin {match[1]} -->", *lines, f"<!-- end {match[1]} -->"])
 
     return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
@@ -187,33 +204,25 @@ def plot() -> None:
     PAGE.write_text(fill(PAGE.read_text()))
 
 
-def measure(script: str, folder: str) -> None:
-    """Three iterations of a script on the model in a folder: seconds for the last one, and peak memory."""
-    sys.path.append(str(ROOT))
-    module = importlib.import_module(f"variants.{script}")
-    sizes = dict(num_envs=64, total_episodes=192, max_new_tokens=64, eval_episodes=8, checkpoints=0)
-    run_dir = tempfile.mkdtemp(dir=folder)
-    args = module.Args(model=f"{folder}/model", sft_steps=0, run_dir=f"{run_dir}/run", **sizes)
-    _, log = module.train(args)
-    seconds = log[-1]["length"] * args.num_envs / log[-1]["tokens_per_second"]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{script}: {seconds:.1f} s an iteration, {peak:,} MiB at most")
-
-
-def cost() -> None:
-    """Memory and time of both scripts on a new Llama of 20 million weights, three times, in turn."""
+def measure(script: str) -> None:
+    """Train a new Llama of 20 million weights for three iterations, of which only the last is timed."""
     from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
 
+    sys.path.append(str(ROOT))
+    module = importlib.import_module(f"variants.{script}")
     sizes = dict(hidden_size=512, intermediate_size=1376, num_hidden_layers=6, num_attention_heads=8)
+    rollout = dict(num_envs=64, total_episodes=192, max_new_tokens=64, eval_episodes=8, checkpoints=0)
     with tempfile.TemporaryDirectory() as folder:
         config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
         LlamaForCausalLM(config).save_pretrained(f"{folder}/model")
         ByT5Tokenizer(extra_ids=0).save_pretrained(f"{folder}/model")
-        for script in 3 * ["ppo_llm", "grpo"]:
-            line = [sys.executable, __file__, "--measure", script, folder]
-            print(subprocess.run(line, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        args = module.Args(model=f"{folder}/model", sft_steps=0, run_dir=f"{folder}/run", **rollout)
+        _, log = module.train(args)
+    seconds = log[-1]["length"] * args.num_envs / log[-1]["tokens_per_second"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "MiB": peak}))
 
 
 if __name__ == "__main__":
-    actions = {"--plot": plot, "--cost": cost, "--measure": measure}
+    actions = {"--plot": plot, "--measure": measure}
     actions[sys.argv[1]](*sys.argv[2:]) if len(sys.argv) > 1 else run_all()

@@ -49,11 +49,10 @@ POINTS = 100  # of a curve, in the CSV file
 children = set()  # processes to end if this one is
 
 
-def made(line: list[str]) -> str:
+def made(line: list[str], packages: list[str] = PACKAGES) -> str:
     """Commit, versions and hardware: what a result may depend on besides its command."""
-    packages = (
-        [*PACKAGES, "stable-baselines3", "sb3-contrib"] if line[0] == "benchmarks/run_sb3.py" else PACKAGES
-    )
+    if line[0] == "benchmarks/run_sb3.py":
+        packages = [*packages, "stable-baselines3", "sb3-contrib"]
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout

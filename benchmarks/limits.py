@@ -2,19 +2,16 @@
 
     python benchmarks/learning_curves.py --table benchmarks/limits.toml    # 6 to 8 hours of 2 cores
     python benchmarks/limits.py
-    python benchmarks/limits.py --cost    # milliseconds of an update, in turn, on an idle machine
 
 In each env, returns are shifted and scaled so that a policy that does not learn has 0, and the best way 1,
 both in the mean over seeds. The score of a way is the mean over envs of its mean over seeds (arXiv
 1707.06347, section 6.1, which has the best result at 1, and does not say whether of a seed or in the mean).
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
-import speed
-from results import ROOT, csv_path, number, read_csv, read_table, refuse
+from results import ROOT, csv_path, number, read_csv, read_table
 
 TABLE = ROOT / "benchmarks/limits.toml"
 PAGE = ROOT / "docs/trust_regions.md"
@@ -73,25 +70,5 @@ def page() -> str:
     return "\n".join([head + BEGIN, *lines, END]) + rest.partition(END)[2]
 
 
-def print_cost(rollouts: int = 10) -> None:
-    """Milliseconds of an update, critic included, of 2,048 steps of Hopper-v5, three times each.
-
-    That of sb3-contrib's TRPO, which has the hyper-parameters of ours, leaves out GAE.
-    """
-    ways = {
-        "clip": ("ppo_continuous", "", "breakdown"),
-        "penalty": ("variants.ppo_penalty", "", "breakdown"),
-        "TRPO": ("variants.trpo", "", "breakdown"),
-        "TRPO, --compile": ("variants.trpo", "--compile", "breakdown"),
-        "sb3-contrib's TRPO": ("variants.trpo", "", "sb3"),
-    }
-    for name, (script, flags, only) in [*ways.items()] * 3:
-        args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1), flags=flags)
-        spent = speed.in_a_process(args, only)["update"]  # of all rollouts but the first
-        print(f"{name}: {1000 * spent / rollouts:.0f} ms", flush=True)
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] not in ([], ["--cost"]):
-        refuse("the only flag is --cost")
-    print_cost() if sys.argv[1:] else PAGE.write_text(page())
+    PAGE.write_text(page())

@@ -1,4 +1,4 @@
-"""Single operations, timed: what docs/performance.md says of them comes from here.
+"""Single operations, timed: what docs/performance.md says of them comes from here, by way of timings.py.
 
     python benchmarks/operations.py
 
@@ -43,7 +43,7 @@ def show(name: str, function, loops: int = 1000) -> None:
             function()
         times.append((time.perf_counter() - start) / loops * 1e6)
     faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults) / loops / 7
-    print(f"{name:70} {statistics.median(times):10,.1f} us  {faults:8,.0f} page faults", flush=True)
+    print(f"{name:70} {statistics.median(times):10,.2f} us  {faults:8,.0f} page faults", flush=True)
 
 
 def gradient_step(script, agent, batch, args, compiled=False):
@@ -67,6 +67,16 @@ def gradient_step(script, agent, batch, args, compiled=False):
     return step
 
 
+class Bfloat16(ppo_atari.Agent):
+    """With convolutions in this format, as benchmarks/bfloat16.patch has them."""
+
+    def forward(self, obs):
+        with torch.autocast("cpu", torch.bfloat16):
+            features = self.trunk(obs.to(torch.bfloat16, memory_format=torch.channels_last) / 255).float()
+        dist = Categorical(logits=self.actor(features), validate_args=False)
+        return dist, self.critic(features).squeeze(-1)
+
+
 def atari(malloc: str) -> None:
     """A gradient step on 256 frames."""
     args = ppo_atari.Args(threads=1)
@@ -75,19 +85,20 @@ def atari(malloc: str) -> None:
     ordered, idx = obs.contiguous(memory_format=torch.channels_last), torch.randperm(1024)[:256]
     numbers = torch.zeros(256), *torch.randn(4, 256)
 
-    def step(obs):
-        return gradient_step(ppo_atari, ppo_atari.Agent(envs), ppo_atari.Batch(obs[idx], *numbers), args)
+    def step(obs, agent=ppo_atari.Agent):
+        return gradient_step(ppo_atari, agent(envs), ppo_atari.Batch(obs[idx], *numbers), args)
 
     def reorder():
         return obs.contiguous(memory_format=torch.channels_last)
 
-    show(f"Breakout, gradient step, {malloc}", step(ordered), 5)
-    show(f"Breakout, gradient step, not channels-last, {malloc}", step(obs), 5)
-    show(f"Breakout, a rollout's frames made channels-last, {malloc}", reorder, 5)
+    show(f"Breakout, gradient step{malloc}", step(ordered), 5)
+    show(f"Breakout, gradient step, not channels-last{malloc}", step(obs), 5)
+    show(f"Breakout, gradient step, convolutions in bfloat16{malloc}", step(ordered, Bfloat16), 5)
+    show(f"Breakout, a rollout's frames made channels-last{malloc}", reorder, 5)
     linear, features = nn.Linear(64 * 7 * 7, 512), torch.rand(256, 64, 7, 7, requires_grad=True)
     convolution = nn.Conv2d(64, 512, 7).to(memory_format=torch.channels_last)
-    show(f"Breakout, linear layer, {malloc}", lambda: linear(features.flatten(1)).sum().backward(), 5)
-    show(f"Breakout, the same as a convolution, {malloc}", lambda: convolution(features).sum().backward(), 5)
+    show(f"Breakout, linear layer{malloc}", lambda: linear(features.flatten(1)).sum().backward(), 5)
+    show(f"Breakout, the same as a convolution{malloc}", lambda: convolution(features).sum().backward(), 5)
 
 
 def small() -> None:
@@ -166,7 +177,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         atari(sys.argv[1])
     else:
-        for name, variables in (("malloc as it comes", {}), ("memory kept", KEEP_MEMORY)):
+        for name, variables in (("", {}), (", memory kept", KEEP_MEMORY)):
             subprocess.run([sys.executable, __file__, name], env=os.environ | variables, check=True)
         small()
         fisher()

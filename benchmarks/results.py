@@ -10,6 +10,7 @@ else is written by people and stays. WHAT is one of
     deviations ant ant_std      the policies' standard deviations in the course of these runs, and how
                                 many actions are cut off in the end
     picture learning_curves     this picture, for light and for dark pages
+    timings speed               this table of timings.py
     runs                        everything about every run that has results, first a summary of them
 """
 
@@ -26,12 +27,16 @@ from typing import NamedTuple, NoReturn
 
 import gymnasium as gym
 import numpy as np
+import timings
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
 CLIPPED = ROOT / "benchmarks/results/clipped_actions.csv"
 RUNS = ROOT / "docs/runs.md"
-PAGES = (RUNS, *(ROOT / "docs" / name for name in ("results.md", "five_fixes.md", "trust_regions.md")))
+PAGES = (
+    RUNS,
+    *(ROOT / "docs" / name for name in ("results.md", "five_fixes.md", "trust_regions.md", "performance.md")),
+)
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
 RUN_KEYS = {
     "script",
@@ -441,6 +446,8 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
             new = commands(names, table)
         elif kind == "picture":
             new = picture(names[0], table, results, page)
+        elif kind == "timings":
+            new = timings.show(names[0])
         elif kind == "runs":
             new = [summary(list(results), table, results, page)]
             new = "\n\n".join(new + [details(name, table["runs"][name], results[name]) for name in results])

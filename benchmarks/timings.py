@@ -1,0 +1,259 @@
+"""How fast the scripts are, and what they cost: tables of three pages in docs/.
+
+    pip install -r benchmarks/requirements.txt -r variants/requirements.txt trl==1.16.0
+    python benchmarks/timings.py              # all tables: an hour, on a machine that does nothing else
+    python benchmarks/timings.py speed trl    # these two
+    python benchmarks/results.py && python benchmarks/language.py --plot    # the pages
+
+What a table compares runs in turn, in three rounds, each time in a process of its own, so that what else the
+machine does slows all of it. benchmarks/results/timings.csv has every value, and what it was measured on.
+"""
+
+import csv
+import json
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import speed
+import tyro
+
+ROOT = Path(__file__).parents[1]
+CSV = ROOT / "benchmarks/results/timings.csv"
+COLUMNS = ["table", "row", "quantity", "round", "value"]
+ROUNDS = 3
+
+SPEED = {  # a row of the table: flags of speed.py
+    "CartPole-v1, 4 envs, 1 thread": "--script ppo_discrete --env-id CartPole-v1",
+    "HalfCheetah-v5, 1 env, 1 thread": "--script ppo_continuous --env-id HalfCheetah-v5 --steps 81_920",
+    "Hopper-v5, 1 env, 1 thread, TRPO": "--script variants.trpo --env-id Hopper-v5 --steps 30_720",
+    "Breakout, 8 envs, 2 threads": (
+        "--script ppo_atari --env-id BreakoutNoFrameskip-v4 --threads 2 --steps 10_240"
+    ),
+}
+UPDATES = {  # a row: script, its flags, and whose run
+    "TRPO": ("variants.trpo", "", "breakdown"),
+    "TRPO, `--compile`": ("variants.trpo", "--compile", "breakdown"),
+    "PPO with a penalty": ("variants.ppo_penalty", "", "breakdown"),
+    "PPO with a clip": ("ppo_continuous", "", "breakdown"),
+    "sb3-contrib's TRPO": ("variants.trpo", "", "sb3"),
+}
+OPERATIONS = {  # names in operations.py: what the scripts do, and what they could do instead
+    "a row of rewards, NumPy": ["a row of rewards, torch"],
+    "GAE of 2048 steps, NumPy": ["GAE of 2048 steps, torch"],
+    "action, logits + noise": [
+        "action, sample of Categorical",
+        "action and value",
+        "action, logits + noise, compiled",
+        "action, logits + noise, inference mode",
+        "action, logits + noise, NumPy",
+    ],
+    "running statistic, update": [],
+    "gradient step": ["gradient step, compiled"],
+    "clipping the gradient": ["clipping the gradient, in one tensor"],
+    "Adam, fused": ["Adam", "Adam, fused, in one tensor"],
+    "Breakout, gradient step": [
+        "Breakout, gradient step, not channels-last",
+        "Breakout, gradient step, memory kept",
+        "Breakout, gradient step, convolutions in bfloat16",
+    ],
+    "Breakout, a rollout's frames made channels-last": [],
+    "Breakout, linear layer": ["Breakout, the same as a convolution"],
+    "product with the Fisher matrix": ["the same, as second derivatives of the KL"],
+}
+
+
+def run(*line: str) -> str:
+    """The output of a program in benchmarks/."""
+    done = subprocess.run([sys.executable, *line], cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return done.stdout
+
+
+# Each measures one round of its table, and yields row, quantity and value.
+
+
+def measure_speed(_: int) -> Iterator[tuple[str, str, float]]:
+    """Steps per second and seconds of start-up: the peer, the script, and the script compiled."""
+    for row, flags in SPEED.items():
+        args = tyro.cli(speed.Args, args=shlex.split(flags))
+        for who, only, more in (("peer", "sb3", ""), ("ours", "ours", ""), ("compiled", "ours", "--compile")):
+            found = speed.in_a_process(replace(args, flags=more), only)
+            yield row, who, found["speed"]
+            yield row, f"{who}, start-up", found["startup"]
+
+
+def measure_update(_: int, rollouts: int = 10) -> Iterator[tuple[str, str, float]]:
+    """Milliseconds of an update of 2,048 steps of Hopper-v5, critic included, without the first rollout's.
+
+    That of sb3-contrib's TRPO, which has the hyper-parameters of ours, leaves out GAE.
+    """
+    for row, (script, flags, only) in UPDATES.items():
+        args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1), flags=flags)
+        yield row, "ms", 1000 * speed.in_a_process(args, only)["update"] / rollouts
+
+
+def measure_operations(_: int) -> Iterator[tuple[str, str, float]]:
+    for name, microseconds in re.findall(r"^(.*?) +([\d,.]+) us ", run("operations.py"), re.M):
+        yield name, "us", float(microseconds.replace(",", ""))
+
+
+def measure_cost(_: int) -> Iterator[tuple[str, str, float]]:
+    """Seconds of an iteration and MiB of memory, with and without a critic."""
+    for row, script in {"PPO": "ppo_llm", "GRPO": "grpo"}.items():
+        for quantity, value in json.loads(run("language.py", "--measure", script).splitlines()[-1]).items():
+            yield row, quantity, value
+
+
+def measure_trl(seed: int) -> Iterator[tuple[str, str, float]]:
+    """Share of right answers, and completions per second."""
+    for row in ("variants/grpo.py", "TRL"):
+        for quantity, value in json.loads(run("compare_trl.py", row, str(seed)).splitlines()[-1]).items():
+            yield row, quantity, value
+
+
+# Each shows its table, from {(row, quantity): values of the rounds}.
+
+Found = dict[tuple[str, str], list[float]]
+
+
+def ratio(values: list[float], others: list[float]) -> str:
+    """The median of the ratios within a round, the smallest and the largest."""
+    ratios = [value / other for value, other in zip(values, others, strict=True)]
+    return f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def show_speed(found: Found) -> list[str]:
+    heads = ["", "peer", "ours", "ratio", "with `--compile`", "ratio", "start-up"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in SPEED:
+        cells = [f"{statistics.median(found[row, 'peer']):,.0f} steps/s"]
+        for who in ("ours", "compiled"):
+            cells.append(f"{statistics.median(found[row, who]):,.0f} steps/s")
+            cells.append(ratio(found[row, who], found[row, "peer"]))
+        starts = [statistics.median(found[row, f"{who}, start-up"]) for who in ("peer", "ours", "compiled")]
+        cells.append(", ".join(f"{seconds:.0f}" for seconds in starts) + " s")
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines
+
+
+def show_update(found: Found) -> list[str]:
+    lines = ["| | ms per update, in turn | times that of TRPO |", "|---|---|---|"]
+    for row in UPDATES:
+        times = found[row, "ms"]
+        compared = ratio(times, found["TRPO", "ms"]) if row != "TRPO" else "1"
+        lines.append(f"| {row} | {', '.join(f'{time:.0f}' for time in times)} | {compared} |")
+    return lines
+
+
+def show_operations(found: Found) -> list[str]:
+    heads = ["what the scripts do", "µs", "instead, or in addition", "µs", "ratio"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, others in OPERATIONS.items():
+        times = found[name, "us"]
+        here = f"{name} | {microseconds(times)}"
+        for other in others:
+            compared = found[other, "us"]
+            lines.append(f"| {here} | {other} | {microseconds(compared)} | {ratio(compared, times)} |")
+            here = " | "
+        if not others:
+            lines.append(f"| {here} | | | |")
+    return lines
+
+
+def microseconds(times: list[float]) -> str:
+    """The median, to three figures or so."""
+    time = statistics.median(times)
+    return f"{time:,.{0 if time >= 100 else 1 if time >= 10 else 2}f}"
+
+
+def show_cost(found: Found) -> list[str]:
+    lines = ["| | seconds per iteration | peak memory (MiB) |", "|---|---|---|"]
+    for row in ("PPO", "GRPO"):
+        seconds = ", ".join(f"{value:.1f}" for value in found[row, "seconds"])
+        memory = ", ".join(f"{value:,.0f}" for value in found[row, "MiB"])
+        lines.append(f"| {row} | {seconds} | {memory} |")
+    return lines
+
+
+def show_trl(found: Found) -> list[str]:
+    seeds = " | ".join(f"seed {seed}" for seed in range(1, ROUNDS + 1))
+    lines = [f"| | | {seeds} | mean |", "|---" * (3 + ROUNDS) + "|"]
+    for quantity, digits in (("right answers", 3), ("completions per second", 0)):
+        for row in ("variants/grpo.py", "TRL"):
+            values = found[row, quantity]
+            cells = [f"{value:.{digits}f}" for value in [*values, statistics.mean(values)]]
+            lines.append(f"| {row} | {quantity} | {' | '.join(cells)} |")
+    return lines
+
+
+TABLES = {
+    "speed": (measure_speed, show_speed),
+    "update": (measure_update, show_update),
+    "operations": (measure_operations, show_operations),
+    "cost": (measure_cost, show_cost),
+    "trl": (measure_trl, show_trl),
+}
+
+
+# The CSV file
+
+
+def read() -> tuple[dict[str, str], list[list[str]]]:
+    """{table: what it was measured on}, and all rows."""
+    lines = CSV.read_text().splitlines() if CSV.exists() else []
+    made = [line.removeprefix("# ").partition(": ") for line in lines if line.startswith("#")]
+    return {table: how for table, _, how in made}, list(csv.reader(lines[len(made) :]))[1:]
+
+
+def values(table: str) -> Found:
+    found = {}
+    for name, row, quantity, _, value in read()[1]:
+        if name == table:
+            found.setdefault((row, quantity), []).append(float(value))
+    return found
+
+
+def show(table: str) -> str:
+    """The table as Markdown, and below it what it was measured on."""
+    return "\n".join([*TABLES[table][1](values(table)), "", f"Measured at {read()[0][table]}."])
+
+
+def measure(table: str) -> None:
+    """Measure a table anew; killed at any moment, this leaves the old file or one with whole rounds."""
+    from learning_curves import made
+
+    packages = {"cost": ["torch", "transformers"], "trl": ["torch", "transformers", "trl"]}
+    peers = ["torch", "numpy", "gymnasium", "ale-py", "mujoco", "stable-baselines3", "sb3-contrib"]
+    how = made([":(glob)*.py", ":(glob)variants/*.py"], packages.get(table, peers))
+    new = []
+    for number in range(1, ROUNDS + 1):
+        for row, quantity, value in TABLES[table][0](number):
+            new.append([table, row, quantity, str(number), f"{value:.5g}"])
+            print(*new[-1], sep=", ", flush=True)
+        old, rows = read()
+        heads = [f"# {name}: {text}" for name, text in sorted((old | {table: how}).items())]
+        part = CSV.with_suffix(".part")
+        with part.open("w", newline="") as file:
+            file.write("\n".join(heads) + "\n")
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows(
+                [COLUMNS, *sorted([row for row in rows if row[0] != table] + new, key=lambda row: row[0])]
+            )
+        part.replace(CSV)
+
+
+if __name__ == "__main__":
+    if unknown := set(sys.argv[1:]) - set(TABLES):
+        print(
+            f"timings.py: {', '.join(sorted(unknown))}: the tables are {', '.join(TABLES)}", file=sys.stderr
+        )
+        raise SystemExit(2)
+    for chosen in sys.argv[1:] or TABLES:
+        measure(chosen)
