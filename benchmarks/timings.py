@@ -159,8 +159,8 @@ def show_operations(found: Found) -> list[str]:
         times = found[name, "us"]
         here = f"{name} | {microseconds(times)}"
         for other in others:
-            compared = found[other, "us"]
-            lines.append(f"| {here} | {other} | {microseconds(compared)} | {ratio(compared, times)} |")
+            cells = [here, other, microseconds(found[other, "us"]), ratio(found[other, "us"], times)]
+            lines.append(f"| {' | '.join(cells)} |")
             here = " | "
         if not others:
             lines.append(f"| {here} | | | |")
@@ -225,35 +225,36 @@ def show(table: str) -> str:
     return "\n".join([*TABLES[table][1](values(table)), "", f"Measured at {read()[0][table]}."])
 
 
-def measure(table: str) -> None:
-    """Measure a table anew; killed at any moment, this leaves the old file or one with whole rounds."""
-    from learning_curves import made
+def machine(table: str) -> str:
+    """Commit, versions and hardware."""
+    from learning_curves import PACKAGES, made
 
     packages = {"cost": ["torch", "transformers"], "trl": ["torch", "transformers", "trl"]}
-    peers = ["torch", "numpy", "gymnasium", "ale-py", "mujoco", "stable-baselines3", "sb3-contrib"]
-    how = made([":(glob)*.py", ":(glob)variants/*.py"], packages.get(table, peers))
-    new = []
+    peers = [*PACKAGES, "stable-baselines3", "sb3-contrib"]
+    return made([":(glob)*.py", ":(glob)variants/*.py"], packages.get(table, peers))
+
+
+def measure(table: str) -> None:
+    """Measure a table anew; killed at any moment, this leaves the old file or one with whole rounds."""
+    new, how = [], machine(table)
     for number in range(1, ROUNDS + 1):
         for row, quantity, value in TABLES[table][0](number):
             new.append([table, row, quantity, str(number), f"{value:.5g}"])
             print(*new[-1], sep=", ", flush=True)
         old, rows = read()
         heads = [f"# {name}: {text}" for name, text in sorted((old | {table: how}).items())]
+        rows = sorted([row for row in rows if row[0] != table] + new, key=lambda row: row[0])
         part = CSV.with_suffix(".part")
         with part.open("w", newline="") as file:
             file.write("\n".join(heads) + "\n")
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows(
-                [COLUMNS, *sorted([row for row in rows if row[0] != table] + new, key=lambda row: row[0])]
-            )
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
         part.replace(CSV)
 
 
 if __name__ == "__main__":
     if unknown := set(sys.argv[1:]) - set(TABLES):
-        print(
-            f"timings.py: {', '.join(sorted(unknown))}: the tables are {', '.join(TABLES)}", file=sys.stderr
-        )
+        tables = f"the tables are {', '.join(TABLES)}"
+        print(f"timings.py: there is no {', '.join(sorted(unknown))}; {tables}", file=sys.stderr)
         raise SystemExit(2)
     for chosen in sys.argv[1:] or TABLES:
         measure(chosen)
