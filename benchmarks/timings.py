@@ -153,13 +153,13 @@ def show_update(found: Found) -> list[str]:
 
 
 def show_operations(found: Found) -> list[str]:
-    heads = ["what the scripts do", "µs", "instead, or in addition", "µs", "ratio"]
+    heads = ["what the scripts do", "time", "instead, or in addition", "time", "ratio"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, others in OPERATIONS.items():
         times = found[name, "us"]
-        here = f"{name} | {microseconds(times)}"
+        here = f"{name} | {duration(times)}"
         for other in others:
-            cells = [here, other, microseconds(found[other, "us"]), ratio(found[other, "us"], times)]
+            cells = [here, other, duration(found[other, "us"]), ratio(found[other, "us"], times)]
             lines.append(f"| {' | '.join(cells)} |")
             here = " | "
         if not others:
@@ -167,10 +167,11 @@ def show_operations(found: Found) -> list[str]:
     return lines
 
 
-def microseconds(times: list[float]) -> str:
-    """The median, to three figures or so."""
+def duration(times: list[float]) -> str:
+    """The median of microseconds, to three figures or so."""
     time = statistics.median(times)
-    return f"{time:,.{0 if time >= 100 else 1 if time >= 10 else 2}f}"
+    time, unit = (time / 1000, "ms") if time >= 1000 else (time, "µs")
+    return f"{time:.{0 if time >= 100 else 1 if time >= 10 else 2}f} {unit}"
 
 
 def show_cost(found: Found) -> list[str]:

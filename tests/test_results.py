@@ -22,6 +22,7 @@ import plot
 import pytest
 import results
 import run_sb3
+import timings
 import torch
 from PIL import Image
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, StickyActionEnv
@@ -99,7 +100,7 @@ def test_pictures_show_what_the_csv_files_say(name):
 def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
     page = language.PAGE.read_text()
     assert language.fill(page) == page, "python benchmarks/language.py --plot"
-    assert all(f"<!-- begin {name} -->" in page for name in ("broken", *language.LEARNING))
+    assert all(f"<!-- begin {name} -->" in page for name in ("broken", "critic", *language.LEARNING))
     assert len({tuple(row[:3]) for row in language.read()}) == 2 * 3 * 3
     cells = (row.split("|")[-2] for row in language.learned("sorting")[2:])
     start, ppo, grpo, _ = (f"{float(mean):.2f}" for mean in cells)
@@ -108,6 +109,52 @@ def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
     for theme in plot.THEMES:
         text = Image.open(plot.FOLDER / f"language_{theme}.png").text
         assert text["Fingerprint"] == language.fingerprint(language.read())
+
+
+def test_timings_are_of_all_rounds_and_on_a_page():
+    """That the pages show these values is checked with those of the runs, above."""
+    pages = "".join(page.read_text() for page in (*results.PAGES, language.PAGE))
+    shown = {"timings speed", "timings operations", "timings update", "cost", "trl"}
+    assert all(f"<!-- begin {name} -->" in pages for name in shown)
+    for table in timings.TABLES:
+        found = timings.values(table)
+        assert found and all(len(rounds) == timings.ROUNDS for rounds in found.values())
+    found, ratio = timings.values("speed"), {}
+    for who in ("ours", "compiled"):
+        cells = [timings.ratio(found[row, who], found[row, "peer"]) for row in timings.SPEED]
+        ratio[who] = [f"{float(cell.split('**')[1]):.1f}" for cell in cells]
+    pole, cheetah, hopper, breakout = ratio["ours"]
+    text = f"{pole} on CartPole, {cheetah} on HalfCheetah, {breakout} on Breakout; with `--compile` "
+    pole, cheetah, hopper, breakout = ratio["compiled"]
+    assert f"{text}{pole}, {cheetah}, {breakout} |" in (results.ROOT / "README.md").read_text()
+
+
+def test_ratios_are_those_within_a_round():
+    """Were the machine half as fast in the second round, they would stay."""
+    assert timings.ratio([20, 15, 24], [10, 5, 8]) == "**3.00** (2.00 to 3.00)"
+    assert timings.ratio([20, 7.5, 24], [10, 2.5, 8]) == "**3.00** (2.00 to 3.00)"
+
+
+def test_a_table_measured_anew_leaves_the_others(monkeypatch, tmp_path):
+    """Killed in the second round, it has the first."""
+
+    def measure(number):
+        if stop and number == 2:
+            raise KeyboardInterrupt
+        yield "A", "s", number / speed
+
+    monkeypatch.setattr(timings, "CSV", tmp_path / "timings.csv")
+    monkeypatch.setattr(timings, "TABLES", dict.fromkeys(("one", "other"), (measure, None)))
+    monkeypatch.setattr(timings, "machine", lambda table: f"{table} on X{speed}")
+    stop, speed = False, 1
+    timings.measure("one")
+    timings.measure("other")
+    stop, speed = True, 4
+    with pytest.raises(KeyboardInterrupt):
+        timings.measure("one")
+    assert timings.read()[0] == {"one": "one on X4", "other": "other on X1"}
+    assert timings.values("one") == {("A", "s"): [0.25]}
+    assert timings.values("other") == {("A", "s"): [1, 2, 3]}
 
 
 def test_a_changed_number_changes_the_fingerprint():
