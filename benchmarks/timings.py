@@ -1,7 +1,7 @@
 """How fast the scripts are, and what they cost: tables of three pages in docs/.
 
     pip install -r benchmarks/requirements.txt -r variants/requirements.txt trl==1.16.0
-    python benchmarks/timings.py              # all tables: an hour, on a machine that does nothing else
+    python benchmarks/timings.py              # all tables: 40 minutes, on an idle machine
     python benchmarks/timings.py speed trl    # these two
     python benchmarks/results.py && python benchmarks/language.py --plot    # the pages
 
@@ -214,6 +214,7 @@ def read() -> tuple[dict[str, str], list[list[str]]]:
 
 
 def values(table: str) -> Found:
+    """What was measured for a table."""
     found = {}
     for name, row, quantity, _, value in read()[1]:
         if name == table:
