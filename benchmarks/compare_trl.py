@@ -7,6 +7,7 @@ Both start from the same warm start, see 25,600 completions in groups of 8, and 
 the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no PPO any more to compare with.
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -59,7 +60,6 @@ def theirs(seed: int, folder: str) -> dict:
     from trl import GRPOConfig, GRPOTrainer
 
     args, task, agent = prepare(seed)
-    before = exact(agent, args, task)
     # TRL lets the tokenizer add its end of text to prompts, after which the model would say nothing.
     agent.tokenizer.build_inputs_with_special_tokens = lambda tokens, _=None: tokens
     agent.model.save_pretrained(f"{folder}/start")
@@ -108,11 +108,16 @@ def theirs(seed: int, folder: str) -> dict:
     return {
         "right answers": exact(agent, args, task),
         "completions per second": args.total_episodes / seconds,
-        "right answers before": before,
     }
 
 
 if __name__ == "__main__":
+    trainers = {"variants/grpo.py": ours, "TRL": theirs}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trainer", choices=trainers)
+    parser.add_argument("seed", type=int)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as run_folder:
-        result = {"variants/grpo.py": ours, "TRL": theirs}[sys.argv[1]](int(sys.argv[2]), run_folder)
-    print(json.dumps(result))
+        print(json.dumps(trainers[given.trainer](given.seed, run_folder)))

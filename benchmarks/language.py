@@ -2,7 +2,8 @@
 
     pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
     python benchmarks/language.py           # 39 runs, of LEARNING and of RUNS: over an hour
-    python benchmarks/language.py --plot    # the picture and the tables in docs/language.md
+    python benchmarks/language.py --plot    # their picture and tables in docs/language.md
+    python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
 Rows are in benchmarks/results/ as soon as a run is finished: of LEARNING in language_scores.csv, of RUNS in
 language.csv. Runs that are there are not repeated.
@@ -25,7 +26,6 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
-import timings
 
 ROOT = Path(__file__).parents[1]
 CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
@@ -136,7 +136,7 @@ def learned(task: str) -> list[str]:
 
 def critic() -> list[str]:
     """What PPO's critic explains of the returns, in the median of all iterations."""
-    lines = ["| `explained_variance` | seed " + " | seed ".join(SEEDS) + " |", "|---" * 4 + "|"]
+    lines = ["| | seed " + " | seed ".join(SEEDS) + " |", "|---" * 4 + "|"]
     found = {tuple(row[:3]): row[5] for row in read(SCORES)}
     for task, name in (("sorting", "sorting"), ("backward", "words backward")):
         cells = [f"{float(found[task, 'PPO', seed]):.2f}".replace("-", "−") for seed in SEEDS]
@@ -165,13 +165,10 @@ def fill(page: str) -> str:
 
     def generate(match: re.Match) -> str:
         name = match[1]
-        if name in timings.TABLES:
-            lines = [timings.show(name)]
-        else:
-            lines = learned(name) if name in LEARNING else {"broken": broken, "critic": critic}[name]()
-        return "\n".join([f"<!-- begin {match[1]} -->", *lines, f"<!-- end {match[1]} -->"])
+        lines = learned(name) if name in LEARNING else {"broken": broken, "critic": critic}[name]()
+        return "\n".join([f"<!-- measured {name} -->", *lines, f"<!-- end {name} -->"])
 
-    return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
+    return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
 
 
 def plot() -> None:

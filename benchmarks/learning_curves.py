@@ -49,16 +49,23 @@ POINTS = 100  # of a curve, in the CSV file
 children = set()  # processes to end if this one is
 
 
-def made(line: list[str], packages: list[str] = PACKAGES) -> str:
-    """Commit, versions and hardware: what a result may depend on besides its command."""
-    if line[0] == "benchmarks/run_sb3.py":
-        packages = [*packages, "stable-baselines3", "sb3-contrib"]
+def made(line: list[str]) -> str:
+    """What a run was made with: a command line's."""
+    peers = ["stable-baselines3", "sb3-contrib"] if line[0] == "benchmarks/run_sb3.py" else []
+    # Git ignores a script that was changed for a run; the whole one has the same name.
+    scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}
+    return provenance([*scripts, "benchmarks/*.py", "benchmarks/*.patch"], [*PACKAGES, *peers])
+
+
+def provenance(paths: list[str], packages: list[str]) -> str:
+    """Commit, versions and hardware: what a result may depend on besides its command.
+
+    Of changes that are not committed, those to files that match one of these paths are told.
+    """
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
-    # Git ignores a script that was changed for a run; the whole one has the same name.
-    scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}
-    status = [*git, "status", "--porcelain", "-uno", "--", *scripts, "benchmarks/*.py", "benchmarks/*.patch"]
+    status = [*git, "status", "--porcelain", "-uno", "--", *paths]
     changes = subprocess.run(status, capture_output=True).stdout
     commit = f"commit {commit.strip() or 'unknown'}{' with changes' if changes else ''}"
     cpuinfo = Path("/proc/cpuinfo")

@@ -8,10 +8,11 @@ both in the mean over seeds. The score of a way is the mean over envs of its mea
 1707.06347, section 6.1, which has the best result at 1, and does not say whether of a seed or in the mean).
 """
 
+import sys
 from pathlib import Path
 
 import numpy as np
-from results import ROOT, csv_path, number, read_csv, read_table
+from results import ROOT, csv_path, number, read_csv, read_table, refuse
 
 TABLE = ROOT / "benchmarks/limits.toml"
 PAGE = ROOT / "docs/trust_regions.md"
@@ -71,4 +72,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        refuse("there are no flags")
     PAGE.write_text(page())

@@ -5,19 +5,22 @@
 One thread; each line is the median over 7 loops. Ratios within a pair are steadier than the times themselves.
 """
 
+import importlib.util
 import os
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from learning_curves import apply_patch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributions import Categorical, kl_divergence  # noqa: E402
 from torch.nn.utils import clip_grad_norm_  # noqa: E402
@@ -29,7 +32,7 @@ import ppo_discrete  # noqa: E402
 from variants import trpo  # noqa: E402
 
 # For glibc's malloc: large blocks come from the heap, too, and what is free there is not given back.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
 
 
 def show(name: str, function, loops: int = 1000) -> None:
@@ -67,38 +70,42 @@ def gradient_step(script, agent, batch, args, compiled=False):
     return step
 
 
-class Bfloat16(ppo_atari.Agent):
-    """With convolutions in this format, as benchmarks/bfloat16.patch has them."""
+def load_bfloat16():
+    """ppo_atari.py as benchmarks/bfloat16.patch changes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ppo_atari.py"
+        apply_patch(ROOT / "benchmarks/bfloat16.patch", ROOT / "ppo_atari.py", path)
+        spec = importlib.util.spec_from_file_location("ppo_atari_bfloat16", path)
+        script = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+    return script
 
-    def forward(self, obs):
-        with torch.autocast("cpu", torch.bfloat16):
-            features = self.trunk(obs.to(torch.bfloat16, memory_format=torch.channels_last) / 255).float()
-        dist = Categorical(logits=self.actor(features), validate_args=False)
-        return dist, self.critic(features).squeeze(-1)
 
-
-def atari(malloc: str) -> None:
-    """A gradient step on 256 frames."""
+def atari(memory_kept: bool) -> None:
+    """A gradient step on 256 frames, and for malloc as it comes what it is made of and could be."""
     args = ppo_atari.Args(threads=1)
     envs = ppo_atari.make_envs(args, 1)
     obs = torch.randint(256, (1024, 4, 84, 84), dtype=torch.uint8)
     ordered, idx = obs.contiguous(memory_format=torch.channels_last), torch.randperm(1024)[:256]
     numbers = torch.zeros(256), *torch.randn(4, 256)
 
-    def step(obs, agent=ppo_atari.Agent):
-        return gradient_step(ppo_atari, agent(envs), ppo_atari.Batch(obs[idx], *numbers), args)
+    def step(obs, script=ppo_atari):
+        return gradient_step(script, script.Agent(envs), script.Batch(obs[idx], *numbers), args)
 
     def reorder():
         return obs.contiguous(memory_format=torch.channels_last)
 
-    show(f"Breakout, gradient step{malloc}", step(ordered), 5)
-    show(f"Breakout, gradient step, not channels-last{malloc}", step(obs), 5)
-    show(f"Breakout, gradient step, convolutions in bfloat16{malloc}", step(ordered, Bfloat16), 5)
-    show(f"Breakout, a rollout's frames made channels-last{malloc}", reorder, 5)
+    kept = ", memory kept" if memory_kept else ""
+    show(f"Breakout, gradient step{kept}", step(ordered), 5)
+    show(f"Breakout, gradient step, not channels-last{kept}", step(obs), 5)
+    if memory_kept:
+        return
+    show("Breakout, gradient step, convolutions in bfloat16", step(ordered, load_bfloat16()), 5)
+    show("Breakout, a rollout's frames made channels-last", reorder, 5)
     linear, features = nn.Linear(64 * 7 * 7, 512), torch.rand(256, 64, 7, 7, requires_grad=True)
     convolution = nn.Conv2d(64, 512, 7).to(memory_format=torch.channels_last)
-    show(f"Breakout, linear layer{malloc}", lambda: linear(features.flatten(1)).sum().backward(), 5)
-    show(f"Breakout, the same as a convolution{malloc}", lambda: convolution(features).sum().backward(), 5)
+    show("Breakout, linear layer", lambda: linear(features.flatten(1)).sum().backward(), 5)
+    show("Breakout, the same as a convolution", lambda: convolution(features).sum().backward(), 5)
 
 
 def small() -> None:
@@ -117,12 +124,11 @@ def small() -> None:
     stats = ppo_continuous.RunningStats()
     show("running statistic, update", lambda: stats.update(tensor[0]))
 
-    obs, logits = torch.randn(4, 4), torch.zeros(4, 2)
+    obs = torch.randn(4, 4)
     with torch.no_grad():
         show("action, logits + noise", lambda: agent.act(obs))
         sample = lambda: Categorical(logits=agent.logits(obs), validate_args=False).sample()  # noqa: E731
         show("action, sample of Categorical", sample)
-        show("Gumbel noise", lambda: -torch.empty_like(logits).exponential_().log())
         show("action and value", lambda: (agent.act(obs), agent.critic(obs)))
         act = torch.compile(agent.act)
         show("action, logits + noise, compiled", lambda: act(obs))
@@ -132,14 +138,6 @@ def small() -> None:
         show("action, logits + noise, NumPy", lambda: (hidden() @ w3.T + b3 + gumbel(size=(4, 2))).argmax(-1))
     with torch.inference_mode():
         show("action, logits + noise, inference mode", lambda: agent.act(obs))
-
-    envs.reset(seed=[1, 2, 3, 4])
-    action = np.array([0, 1, 0, 1])
-    show("step of 4 CartPoles", lambda: envs.step(action))
-    bare = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP, "copy": False}
-    envs = gym.make_vec("CartPole-v1", 4, "sync", bare)
-    envs.reset(seed=1)
-    show("step of 4 CartPoles, neither flattened nor copied", lambda: envs.step(action))
 
     batch = ppo_discrete.Batch(torch.randn(128, 4), torch.zeros(128), *torch.randn(4, 128))
     show("gradient step", gradient_step(ppo_discrete, agent, batch, args), 200)
@@ -174,10 +172,11 @@ def fisher() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if len(sys.argv) > 1:
-        atari(sys.argv[1])
+    if sys.argv[1:] == ["--memory-kept"]:
+        atari(memory_kept=True)
     else:
-        for name, variables in (("", {}), (", memory kept", KEEP_MEMORY)):
-            subprocess.run([sys.executable, __file__, name], env=os.environ | variables, check=True)
+        atari(memory_kept=False)
+        line = [sys.executable, __file__, "--memory-kept"]
+        subprocess.run(line, env=os.environ | KEEP_MEMORY, check=True)
         small()
         fisher()

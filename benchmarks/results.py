@@ -33,10 +33,8 @@ ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
 CLIPPED = ROOT / "benchmarks/results/clipped_actions.csv"
 RUNS = ROOT / "docs/runs.md"
-PAGES = (
-    RUNS,
-    *(ROOT / "docs" / name for name in ("results.md", "five_fixes.md", "trust_regions.md", "performance.md")),
-)
+NAMES = ("results", "five_fixes", "trust_regions", "performance", "language")
+PAGES = (RUNS, *(ROOT / f"docs/{name}.md" for name in NAMES))
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
 RUN_KEYS = {
     "script",
@@ -447,6 +445,7 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
         elif kind == "picture":
             new = picture(names[0], table, results, page)
         elif kind == "timings":
+            find(timings.TABLES, names[0], f"{page.name}: timings: table")
             new = timings.show(names[0])
         elif kind == "runs":
             new = [summary(list(results), table, results, page)]

@@ -3,38 +3,36 @@
     pip install -r benchmarks/requirements.txt -r variants/requirements.txt trl==1.16.0
     python benchmarks/timings.py              # all tables: 40 minutes, on an idle machine
     python benchmarks/timings.py speed trl    # these two
-    python benchmarks/results.py && python benchmarks/language.py --plot    # the pages
+    python benchmarks/results.py              # the pages
 
 What a table compares runs in turn, in three rounds, each time in a process of its own, so that what else the
 machine does slows all of it. benchmarks/results/timings.csv has every value, and what it was measured on.
 """
 
+import argparse
 import csv
 import json
 import re
-import shlex
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import speed
-import tyro
 
 ROOT = Path(__file__).parents[1]
 CSV = ROOT / "benchmarks/results/timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
 ROUNDS = 3
 
-SPEED = {  # a row of the table: flags of speed.py
-    "CartPole-v1, 4 envs, 1 thread": "--script ppo_discrete --env-id CartPole-v1",
-    "HalfCheetah-v5, 1 env, 1 thread": "--script ppo_continuous --env-id HalfCheetah-v5 --steps 81_920",
-    "Hopper-v5, 1 env, 1 thread, TRPO": "--script variants.trpo --env-id Hopper-v5 --steps 30_720",
-    "Breakout, 8 envs, 2 threads": (
-        "--script ppo_atari --env-id BreakoutNoFrameskip-v4 --threads 2 --steps 10_240"
-    ),
+SPEED = {  # a row of the table: what runs
+    "CartPole-v1, 4 envs, 1 thread": speed.Args("ppo_discrete", "CartPole-v1", steps=204_800),
+    "HalfCheetah-v5, 1 env, 1 thread": speed.Args("ppo_continuous", "HalfCheetah-v5", steps=81_920),
+    "Hopper-v5, 1 env, 1 thread, TRPO": speed.Args("variants.trpo", "Hopper-v5", steps=30_720),
+    "Breakout, 8 envs, 2 threads": speed.Args("ppo_atari", "BreakoutNoFrameskip-v4", steps=10_240, threads=2),
 }
 UPDATES = {  # a row: script, its flags, and whose run
     "TRPO": ("variants.trpo", "", "breakdown"),
@@ -59,9 +57,10 @@ OPERATIONS = {  # names in operations.py: what the scripts do, and what they cou
     "Adam, fused": ["Adam", "Adam, fused, in one tensor"],
     "Breakout, gradient step": [
         "Breakout, gradient step, not channels-last",
-        "Breakout, gradient step, memory kept",
         "Breakout, gradient step, convolutions in bfloat16",
+        "Breakout, gradient step, memory kept",
     ],
+    "Breakout, gradient step, memory kept": ["Breakout, gradient step, not channels-last, memory kept"],
     "Breakout, a rollout's frames made channels-last": [],
     "Breakout, linear layer": ["Breakout, the same as a convolution"],
     "product with the Fisher matrix": ["the same, as second derivatives of the KL"],
@@ -81,19 +80,20 @@ def run(*line: str) -> str:
 
 def measure_speed(_: int) -> Iterator[tuple[str, str, float]]:
     """Steps per second and seconds of start-up: the peer, the script, and the script compiled."""
-    for row, flags in SPEED.items():
-        args = tyro.cli(speed.Args, args=shlex.split(flags))
+    for row, args in SPEED.items():
         for who, only, more in (("peer", "sb3", ""), ("ours", "ours", ""), ("compiled", "ours", "--compile")):
             found = speed.in_a_process(replace(args, flags=more), only)
             yield row, who, found["speed"]
             yield row, f"{who}, start-up", found["startup"]
 
 
-def measure_update(_: int, rollouts: int = 10) -> Iterator[tuple[str, str, float]]:
+def measure_update(_: int) -> Iterator[tuple[str, str, float]]:
     """Milliseconds of an update of 2,048 steps of Hopper-v5, critic included, without the first rollout's.
 
-    That of sb3-contrib's TRPO, which has the hyper-parameters of ours, leaves out GAE.
+    Ours are all that is between two rollouts; that of sb3-contrib's TRPO, which has the hyper-parameters of
+    ours, is without GAE, logging and the checkpoint at the end.
     """
+    rollouts = 10
     for row, (script, flags, only) in UPDATES.items():
         args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1), flags=flags)
         yield row, "ms", 1000 * speed.in_a_process(args, only)["update"] / rollouts
@@ -153,7 +153,7 @@ def show_update(found: Found) -> list[str]:
 
 
 def show_operations(found: Found) -> list[str]:
-    heads = ["what the scripts do", "time", "instead, or in addition", "time", "ratio"]
+    heads = ["what the scripts do", "time", "what they could do", "time", "second / first"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, others in OPERATIONS.items():
         times = found[name, "us"]
@@ -213,50 +213,65 @@ def read() -> tuple[dict[str, str], list[list[str]]]:
     return {table: how for table, _, how in made}, list(csv.reader(lines[len(made) :]))[1:]
 
 
-def values(table: str) -> Found:
+def read_rounds(table: str) -> Found:
     """What was measured for a table."""
-    found = {}
+    rounds = {}
     for name, row, quantity, _, value in read()[1]:
         if name == table:
-            found.setdefault((row, quantity), []).append(float(value))
-    return found
+            rounds.setdefault((row, quantity), []).append(float(value))
+    return rounds
 
 
 def show(table: str) -> str:
     """The table as Markdown, and below it what it was measured on."""
-    return "\n".join([*TABLES[table][1](values(table)), "", f"Measured at {read()[0][table]}."])
+    return "\n".join([*TABLES[table][1](read_rounds(table)), "", f"Measured at {read()[0][table]}."])
 
 
 def machine(table: str) -> str:
     """Commit, versions and hardware."""
-    from learning_curves import PACKAGES, made
+    from learning_curves import PACKAGES, provenance  # they import results.py, which imports this file
 
-    packages = {"cost": ["torch", "transformers"], "trl": ["torch", "transformers", "trl"]}
-    peers = [*PACKAGES, "stable-baselines3", "sb3-contrib"]
-    return made([":(glob)*.py", ":(glob)variants/*.py"], packages.get(table, peers))
+    packages = {
+        "operations": PACKAGES,
+        "cost": ["torch", "transformers"],
+        "trl": ["torch", "transformers", "trl"],
+    }
+    return provenance(["*.py"], packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
 
 
-def measure(table: str) -> None:
-    """Measure a table anew; killed at any moment, this leaves the old file or one with whole rounds."""
-    new, how = [], machine(table)
+def measure(table: str, how: str) -> None:
+    """Measure a table anew; killed at any moment, this leaves the old file or the new one, whole."""
+    new = []
     for number in range(1, ROUNDS + 1):
         for row, quantity, value in TABLES[table][0](number):
-            new.append([table, row, quantity, str(number), f"{value:.5g}"])
+            new.append([table, row, quantity, str(number), f"{value:.6g}"])
             print(*new[-1], sep=", ", flush=True)
-        old, rows = read()
-        heads = [f"# {name}: {text}" for name, text in sorted((old | {table: how}).items())]
-        rows = sorted([row for row in rows if row[0] != table] + new, key=lambda row: row[0])
-        part = CSV.with_suffix(".part")
-        with part.open("w", newline="") as file:
-            file.write("\n".join(heads) + "\n")
-            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
-        part.replace(CSV)
+    old, rows = read()
+    heads = [f"# {name}: {text}" for name, text in sorted((old | {table: how}).items())]
+    rows = sorted([row for row in rows if row[0] != table] + new, key=lambda row: row[0])
+    part = CSV.with_suffix(".part")
+    with part.open("w", newline="") as file:
+        file.write("\n".join(heads) + "\n")
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    part.replace(CSV)
+
+
+def main() -> None:
+    """Read the command line, and measure what it says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; default: all")
+    tables = parser.parse_args().tables or list(TABLES)
+    if unknown := set(tables) - set(TABLES):
+        parser.error(f"there is no table {', '.join(sorted(unknown))}")
+    try:
+        chosen = {table: machine(table) for table in tables}
+    except PackageNotFoundError as error:
+        parser.error(f"{error.name} is not installed")
+    for table, how in chosen.items():
+        measure(table, how)
 
 
 if __name__ == "__main__":
-    if unknown := set(sys.argv[1:]) - set(TABLES):
-        tables = f"the tables are {', '.join(TABLES)}"
-        print(f"timings.py: there is no {', '.join(sorted(unknown))}; {tables}", file=sys.stderr)
-        raise SystemExit(2)
-    for chosen in sys.argv[1:] or TABLES:
-        measure(chosen)
+    main()
