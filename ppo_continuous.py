@@ -1,15 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0",
-#     "gymnasium[box2d,classic-control,mujoco]==1.4.0",
-#     "mujoco==4.0.0",
-#     "numpy==2.4.6",
-#     "tyro==1.0.17",
-#     "tensorboard==2.21.0",
-#     "tqdm==4.70.1",
-#     "filelock==4.2.11",
-#     "wandb==0.31.0",
+#     "torch==2.13.0", "gymnasium[box2d,classic-control,mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6",
+#     "tyro==1.0.17", "tensorboard==2.21.0", "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0",
 #     "moviepy==2.2.1",
 # ]
 # ///
@@ -25,6 +18,7 @@ Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches 
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
 """
 
+import hashlib
 import io
 import json
 import math
@@ -33,7 +27,8 @@ import random
 import re
 import sys
 import time
-import zipfile
+import traceback
+import warnings
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -42,6 +37,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import torch
 import tyro
@@ -49,50 +45,53 @@ from filelock import FileLock
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import FlattenObservation, RecordVideo
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.distributions import Distribution, Independent, Normal
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+FIXED = ("env_id", "seed", "num_envs", "num_steps", "log_std_init")  # flags that a resumed run keeps
+# HalfCheetah's file has a deprecated attribute, which every new env would report.
+mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn(text, stacklevel=2))
 
 
 @dataclass
 class Args:
     env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
-    env_kwargs: str = "{}"  # of the env's constructor, as JSON
-    seed: int = 1  # of everything random
-    total_timesteps: int = 1_000_000  # env steps, all envs together, in whole rollouts
-    num_envs: int = 1  # envs stepped together
+    env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
+    seed: int = 1  # all random numbers follow from it
+    total_timesteps: int | float = 1_000_000  # env steps of all envs together, in whole rollouts
+    num_envs: int = 1  # number of envs that are stepped together
     num_steps: int = 2048  # steps of each env in a rollout
-    learning_rate: float = 3e-4  # of Adam
-    anneal_lr: bool = True  # linearly towards zero
+    learning_rate: float = 3e-4  # learning rate of Adam
+    anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
     update_epochs: int = 10  # passes over a rollout
     num_minibatches: int = 32  # gradient steps in a pass
-    norm_adv: bool = True  # normalise advantages, in each minibatch
+    norm_adv: bool = True  # advantages are normalised, in each minibatch
     clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
-    anneal_clip: bool = False  # clip_coef, linearly towards zero
+    anneal_clip: bool = False  # clip_coef falls linearly towards zero
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
-    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
-    log_std_init: float = 0.0  # the same for all actions at first; it is learned
+    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
+    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
+    log_std_init: float = 0.0  # logarithm of the standard deviation of all actions at first; it is learned
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    threads: int = 1  # on the CPU; small networks are fastest with 1
-    compile: bool = False  # the update, by torch.compile: faster, after some seconds
-    async_envs: bool = False  # each env in a process of its own, for slow ones
+    threads: int = 1  # number of CPU threads; small networks are fastest with 1
+    compile: bool = False  # torch.compile makes the update faster, after some seconds
+    async_envs: bool = False  # each env gets a process of its own, which pays for slow ones
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, each replaces the last and resets the envs (0: only at the end)
-    track: bool = False  # also log to Weights & Biases
-    capture_video: bool = False  # film one more episode, after the evaluation
+    checkpoints: int = 10  # saves on the way, at most; new envs start at each (0: only the end is saved)
+    track: bool = False  # the run is logged to Weights & Biases, too
+    capture_video: bool = False  # one more episode is filmed, after the evaluation
     eval_episodes: int = 10  # episodes played after training (0: none, and no video)
-    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+    eval_greedy: bool = False  # the evaluation takes the most probable actions instead of sampled ones
 
 
 class Batch(NamedTuple):
@@ -106,23 +105,18 @@ class Batch(NamedTuple):
     values: Tensor  # of the critic at rollout time
 
 
-def compute_gae(
-    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
-) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438).
+def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
 
-    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    next_values are those of the states that the steps lead to, 0 where that is the end.
     """
-    discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):  # the last step's is complete
-        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
+        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
 
-def ppo_loss(
-    dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args
-) -> tuple[Tensor, dict]:
+def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
     dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
@@ -155,13 +149,8 @@ def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
 
 def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
     """Two tanh layers of 64 units and a linear head, whose weights have the given gain."""
-    return nn.Sequential(
-        layer_init(nn.Linear(in_features, 64)),
-        nn.Tanh(),
-        layer_init(nn.Linear(64, 64)),
-        nn.Tanh(),
-        layer_init(nn.Linear(64, out_features), gain),
-    )
+    body = (layer_init(nn.Linear(in_features, 64)), nn.Tanh(), layer_init(nn.Linear(64, 64)), nn.Tanh())
+    return nn.Sequential(*body, layer_init(nn.Linear(64, out_features), gain))
 
 
 class RunningStats(nn.Module):
@@ -172,14 +161,14 @@ class RunningStats(nn.Module):
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
         self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
-        self.register_buffer("rest", torch.zeros(shape))  # what rounding kept from the mean (Kahan)
+        self.register_buffer("compensation", torch.zeros(shape))  # what rounding kept from a large mean
 
     def update(self, x: Tensor) -> None:
         """Take in samples (n, *shape)."""
         weight = len(x) / (self.count + len(x))
         delta = x.mean(0) - self.mean
-        mean = self.mean + weight * delta + self.rest
-        self.rest += weight * delta - (mean - self.mean)
+        mean = self.mean + weight * delta + self.compensation  # Kahan's sum
+        self.compensation += weight * delta - (mean - self.mean)
         self.mean.copy_(mean)
         self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)  # Chan et al. 1979
         self.count += len(x)
@@ -191,13 +180,13 @@ class RunningStats(nn.Module):
 class Agent(nn.Module):
     """Actor and critic: obs (..., obs_dim) -> distribution of actions, value (...)."""
 
-    def __init__(self, envs: gym.vector.VectorEnv):
+    def __init__(self, envs: gym.vector.VectorEnv, log_std_init: float = 0.0):
         super().__init__()
         obs_dim, self.action_shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
         self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
         self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] a network of its own
         self.critic = mlp(obs_dim, 1, gain=1.0)
-        self.log_std = nn.Parameter(torch.zeros(self.action_shape))  # [D24]
+        self.log_std = nn.Parameter(torch.full(self.action_shape, log_std_init))  # [D24]
 
     def normalize(self, obs: Tensor) -> Tensor:
         obs = (obs - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
@@ -217,7 +206,7 @@ class Agent(nn.Module):
         return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
 
 
-def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
     """Add the gradients of ppo_loss to the agent's own -> metrics. This is what --compile compiles."""
     dist, value = agent(batch.obs)
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
@@ -225,19 +214,30 @@ def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> d
     return metrics
 
 
+class Flatten(FlattenObservation):
+    """Observations as vectors, and no infos: those that differ between envs could not be merged."""
+
+    def reset(self, **kwargs) -> tuple[np.ndarray, dict]:
+        return super().reset(**kwargs)[0], {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return *super().step(action)[:4], {}
+
+
 def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
     """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
     vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
-    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [FlattenObservation], {}
+    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [Flatten], {}
     if video_dir:
         film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
-        mode, wrappers, kwargs = "sync", [film, *wrappers], {"render_mode": "rgb_array"}
+        mode, wrappers, kwargs = "sync", [film, Flatten], {"render_mode": "rgb_array"}
     try:
         kwargs |= json.loads(args.env_kwargs)
         envs = gym.make_vec(args.env_id, num_envs, mode, vector_kwargs, wrappers, **kwargs)  # [D01]
-    except (gym.error.Error, ImportError, KeyError, TypeError, ValueError) as error:
-        refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {type(error).__name__}: {error}")
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
+    except Exception as error:  # of the env's own code, too
+        line, game = traceback.extract_tb(error.__traceback__)[-1], args.env_id.startswith("ALE/")
+        where = "ppo_atari.py plays it" if game else f"{line.filename}, line {line.lineno}"
+        refuse(f"--env-id {args.env_id}: {type(error).__name__}: {error} ({where})")
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
@@ -262,68 +262,69 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
-    bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
     while running.any():
         obs = torch.as_tensor(obs, dtype=torch.float32, device=next(agent.parameters()).device)
         action = agent.act(obs, args.eval_greedy)
         obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
         score += reward * running
         running &= ~(terminated | truncated)
-        bar.update()
     envs.close()
     return score.tolist()
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    """Train, or go on with args.resume -> the agent; metrics of each iteration, then of the evaluation."""
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
     num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
-    save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
-    envs = make_envs(args, N)
-    agent = Agent(envs).to(device)
-    nn.init.constant_(agent.log_std, args.log_std_init)  # [E4]
+    envs = make_envs(args, 1)  # shows the spaces
+    agent = Agent(envs, args.log_std_init).to(device)  # [E4]
     parameters = list(agent.parameters())
-    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-    backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
+    gradients = torch.compile(compute_gradients, disable=not args.compile)
+    low, high = (x.astype(float) for x in (envs.unwrapped.action_space.low, envs.unwrapped.action_space.high))
+    if ((low > 1) | (high < -1) | ((high - low > 20) & (high - low < 1e6))).any():  # beyond: as good as none
+        print(f"{args.env_id}: actions begin around 0 +- 1, far from their bounds: RescaleAction helps")
+    # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
+    longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
+    save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
+    run_dir, lock = make_run_dir(args)
+    past = {"iteration": 0, "episodes": []}
     if args.resume:
-        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
-        episodes.extend(checkpoint["episodes"])
-        first_iteration = checkpoint["iteration"]
-        if first_iteration >= num_iterations:
-            print(f"{args.resume} is finished; with more --total-timesteps it goes on")
-            return agent, log
-    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
-    steps = first_iteration * B
-    writer = SummaryWriter(run_dir, purge_step=steps + 1)
-    writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
+        past = load(run_dir, args, agent=agent, optimizer=optimizer)
+    first_iteration, steps, log = past["iteration"], past["iteration"] * B, []
+    episodes = deque(past["episodes"], maxlen=100)  # (return, length) of each
+    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
+    (run_dir / "args.json").write_text(flags + "\n")
+    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
     if args.track:
         import wandb
 
-        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
-    if (envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0) > save_every * T:
-        print(f"no episode can outlast {save_every * T} steps; fewer --checkpoints or a longer run helps")
 
     # storage
-    obs = np.zeros((T + 1, *envs.observation_space.shape), np.float32)
+    obs = np.zeros((T + 1, N, *envs.single_observation_space.shape), np.float32)
     final_obs = np.zeros_like(obs[0])
-    actions = np.zeros((T, *envs.action_space.shape), np.float32)
-    rewards, dones = np.zeros((2, T, N), np.float32)
+    actions = np.zeros((T, N, *envs.single_action_space.shape), np.float32)
+    rewards, dones, final_values = np.zeros((3, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
-    rolling_return, rolling_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)  # of the past
+    past_return, past_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)  # discounted
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
@@ -331,8 +332,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
-            obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
-            score[:], length[:], rolling_return[:] = 0, 0, 0
+            seeds = seed_everything(args.seed, f"cut {iteration}", N)
+            envs.close()
+            envs = make_envs(args, N)  # [E2] anew: what an env remembers, a reset may leave
+            obs[T], _ = envs.reset(seed=seeds)  # the next rollout starts from row T
+            score[:], length[:], past_return[:] = 0, 0, 0
         remaining = 1 - iteration / num_iterations
         optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
         clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
@@ -340,32 +344,34 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         # rollout
         start = time.perf_counter()
         with torch.no_grad():
-            obs[0] = obs[T]  # carry on from where the last rollout stopped
-            final_values = np.zeros_like(rewards)
+            obs[0] = obs[T]
             for t in range(T):
                 actions[t] = agent.act(on_device(obs[t])).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 done, timeout = terminated | truncated, truncated & ~terminated
-                rewards[t], dones[t] = reward, done
-                rolling_returns[t] = rolling_return[:] = args.gamma * rolling_return + reward
-                if timeout.any():  # not terminal: final_obs has a value (obs[t + 1] is of the next episode)
+                rewards[t], dones[t], final_values[t] = reward, done, 0
+                past_return[:] = args.gamma * past_return + reward
+                past_returns[t] = past_return
+                if timeout.any():  # the episode could go on from final_obs (obs[t + 1] is of the next one)
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
                     _, final_value = agent(on_device(final_obs[timeout]))
-                    final_values[t, timeout] = final_value.cpu()
+                    final_values[t, timeout] = final_value.cpu().numpy()
                 score += reward
                 length += 1
                 episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
-                score[done], length[done], rolling_return[done] = 0, 0, 0
-            dist, values[:T] = agent(on_device(obs[:T]))  # in one pass: nothing was learned since
+                score[done], length[done], past_return[done] = 0, 0, 0
+            # One pass is faster than T small ones; the weights are still those that acted.
+            dist, values[:T] = agent(on_device(obs[:T]))
             logprobs = dist.log_prob(on_device(actions))
             _, values[T] = agent(on_device(obs[T]))
 
         # update
-        agent.return_stats.update(on_device(rolling_returns).flatten())  # of past rewards, not of future ones
+        agent.return_stats.update(on_device(past_returns).flatten())  # of rewards so far, not to come
         scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
-        scaled_rewards = scaled_rewards.clip(-10, 10)  # [D31]
-        scaled_rewards += args.gamma * final_values  # [E1] not scaled: the critic learned scaled returns
-        advantages = compute_gae(scaled_rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        clipped = scaled_rewards.clip(-10, 10)  # [D31]
+        old_values = values.cpu().numpy()
+        next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
+        advantages = compute_gae(clipped, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
         returns = on_device(advantages) + values[:T]
         batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
@@ -374,8 +380,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = backward(agent, minibatch, clip_coef, args)
-                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                metrics = gradients(agent, minibatch, clip_coef, args)  # loss.backward()
+                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
             if metrics["kl"] > args.target_kl:  # [X3]
@@ -384,12 +390,13 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # log
         steps += B
-        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
-        for name, x in {"obs": obs, "final_obs": final_obs, "reward": rewards, **row}.items():
-            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
-                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in metrics}
+        numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
+        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
-        row["episode_return"], row["episode_length"] = np.mean(episodes or [[math.nan] * 2], axis=0)
+        row["episode_return"], row["episode_length"] = np.mean(episodes, 0) if episodes else [math.nan] * 2
+        row["reward_clip_frac"] = float(np.mean(scaled_rewards != clipped))
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["steps_per_second"] = B / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
@@ -398,24 +405,28 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
-        shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
-        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-        bar.set_postfix_str(status, refresh=False)
-        bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
+        bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
+        bar.update(B)
+        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
+            shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
+            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
     bar.close()
     envs.close()
-    save(run_dir, args, num_iterations, agent, optimizer, episodes)
+    if log and np.mean([row["reward_clip_frac"] for row in log]) > 0.5:
+        print("most rewards were cut to +-10 [D31], and the rest of their size is lost: scale or centre them")
+    save(run_dir, args, steps // B, agent, optimizer, episodes)
     if args.eval_episodes:
-        log[-1]["eval_return"] = report(agent, args, run_dir)
+        log.append({"steps": steps, "eval_return": report(agent, args, run_dir)})
         writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+        if args.track:
+            wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
     writer.close()
     if args.track:
-        wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
         wandb.finish()
+    lock.release()
     return agent, log
 
 
@@ -430,11 +441,11 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
+    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches", "threads")
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
     for name, value in vars(args).items():
-        low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
-        high = highest.get(name, 10**12)
+        low, high = int(name in counts), highest.get(name, 10**12)
         low, high = (-20, 20) if name == "log_std_init" else (low, high)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
@@ -443,11 +454,6 @@ def check(args: Args) -> None:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if B % args.num_minibatches or B // args.num_minibatches < 2:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
-    if args.resume:
-        saved = load(args.resume)["args"]
-        for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init"):
-            if getattr(args, name) != getattr(saved, name):
-                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
 
 
 def pick_device(name: str) -> torch.device:
@@ -460,43 +466,56 @@ def pick_device(name: str) -> torch.device:
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, new unless it is resumed, with args.json in it, and the lock that makes it ours."""
+    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
     try:
-        run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
-        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
-    except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:  # or another process is at work there
+        refuse(f"--run-dir {run_dir}: {error}")
+    if (run_dir / "checkpoint.pt").exists() and not args.resume:
+        refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, episodes: deque) -> None:
+def save(
+    run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam, episodes: deque
+) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration, "episodes": list(episodes)}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
     content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
-    torch.save(checkpoint | {"episodes": list(episodes)}, content)
+    torch.save(checkpoint, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
+        file.write(hashlib.sha256(content.getbuffer()).digest())
         file.flush()
         os.fsync(file.fileno())
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
     """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
-        if damaged := zipfile.ZipFile(path).testzip():
-            raise ValueError(f"{damaged} is damaged")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint["script"] != Path(__file__).name:
-            raise ValueError(f"it was written by {checkpoint['script']}")
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise ValueError(f"it is damaged, or older than {WRITER}")
+        checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if checkpoint["writer"] != WRITER:
+            raise ValueError(f"it was written by {checkpoint['writer']}")
+        saved = checkpoint["args"] = Args(**checkpoint["args"])
+        for name in FIXED if resuming else ():
+            if getattr(resuming, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        checkpoint["args"] = Args(**checkpoint["args"])
+        for parameter, moments in parts["optimizer"].state.items() if resuming else ():
+            for name, x in {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}.items():
+                if (moments[name].shape, moments[name].stride()) != (x.shape, x.stride()):
+                    raise ValueError(f"{name} of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -504,6 +523,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
     """Evaluate and print the returns; then film one more episode, if asked to."""
+    print(f"evaluation: {args.eval_episodes} episodes, each until it ends", flush=True)
     returns = evaluate(agent, args)
     mean = float(np.mean(returns))
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
@@ -512,30 +532,32 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
         except (Exception, SystemExit) as error:  # no display or no render_mode, say: no reason to fail
-            print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"no video (without a display, try MUJOCO_GL=egl): {error!r}", file=sys.stderr)
     return mean
-
-
-def evaluate_run(args: Args) -> None:
-    """Evaluate the agent that is in the checkpoint of args.evaluate."""
-    check(args)
-    torch.set_num_threads(args.threads)
-    agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
-    load(args.evaluate, agent=agent)
-    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(args.evaluate))
 
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+    sys.path.append("")  # the current folder, where the module of an env may be
+    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
+    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
         refuse("an empty value on the command line")
-    args = tyro.cli(Args, description=__doc__)
+    args = given = tyro.cli(Args, description=__doc__, args=words)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:
+    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
         saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
-        args = tyro.cli(Args, description=__doc__, default=saved)
-    evaluate_run(args) if args.evaluate else train(args)
+        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+        if ":" in args.env_id and args.env_id != given.env_id:
+            refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
+    if not args.evaluate:
+        train(args)
+        return
+    check(args)
+    torch.set_num_threads(args.threads)
+    agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
+    load(folder, agent=agent)
+    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0",
-#     "gymnasium==1.4.0",
-#     "ale-py==0.12.1",
-#     "numpy==2.4.6",
-#     "tyro==1.0.17",
-#     "tensorboard==2.21.0",
-#     "tqdm==4.70.1",
-#     "filelock==4.2.11",
-#     "wandb==0.31.0",
-#     "moviepy==2.2.1",
+#     "torch==2.13.0", "gymnasium==1.4.0", "ale-py==0.12.1", "numpy==2.4.6", "tyro==1.0.17",
+#     "tensorboard==2.21.0", "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0", "moviepy==2.2.1",
 # ]
 # ///
 """Proximal Policy Optimization for Atari games with an LSTM, the whole algorithm in one file.
@@ -25,6 +17,7 @@ Shapes  T steps of N envs are B = T * N samples; a minibatch is all T steps of M
 Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
 """
 
+import hashlib
 import io
 import json
 import math
@@ -33,7 +26,6 @@ import random
 import re
 import sys
 import time
-import zipfile
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -49,51 +41,52 @@ import tyro
 from filelock import FileLock
 from gymnasium.utils.save_video import save_video
 from gymnasium.vector import AutoresetMode
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.distributions import Categorical, Distribution
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+FIXED = ("env_id", "seed", "num_envs", "num_steps")  # flags that a resumed run keeps
 
 
 @dataclass
 class Args:
     env_id: str = "ALE/Breakout-v5"  # or Breakout, or BreakoutNoFrameskip-v4: all the same
-    env_kwargs: str = "{}"  # of the env's constructor, as JSON
-    seed: int = 1  # of everything random
-    total_timesteps: int = 10_000_000  # env steps (of 4 frames), all envs together, in whole rollouts
-    num_envs: int = 8  # envs stepped together
+    env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
+    seed: int = 1  # all random numbers follow from it
+    total_timesteps: int | float = 10_000_000  # env steps (of 4 frames), all envs together, in whole rollouts
+    num_envs: int = 8  # number of envs that are stepped together
     num_steps: int = 128  # steps of each env in a rollout
-    learning_rate: float = 2.5e-4  # of Adam
-    anneal_lr: bool = True  # linearly towards zero
+    learning_rate: float = 2.5e-4  # learning rate of Adam
+    anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
     update_epochs: int = 4  # passes over a rollout
     num_minibatches: int = 4  # gradient steps in a pass
-    norm_adv: bool = True  # normalise advantages, in each minibatch
+    norm_adv: bool = True  # advantages are normalised, in each minibatch
     clip_coef: float = 0.1  # ratios beyond 1 +- this gain nothing (inf: off)
-    anneal_clip: bool = False  # clip_coef, linearly towards zero
+    anneal_clip: bool = False  # clip_coef falls linearly towards zero
     vf_clip_coef: float = 0.1  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
-    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
+    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
+    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
     sticky_actions: float = 0.0  # probability, in each frame, that the last action goes on; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    threads: int = torch.get_num_threads()  # on the CPU, of the network and of the games alike
-    compile: bool = False  # the update, by torch.compile: faster, after ten minutes
+    threads: int = torch.get_num_threads()  # number of CPU threads, of the network and of the games alike
+    compile: bool = False  # torch.compile makes the update faster, after ten minutes
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, each replaces the last and resets the envs (0: only at the end)
-    track: bool = False  # also log to Weights & Biases
-    capture_video: bool = False  # film one more episode, after the evaluation
+    checkpoints: int = 10  # saves on the way, at most; new envs start at each (0: only the end is saved)
+    track: bool = False  # the run is logged to Weights & Biases, too
+    capture_video: bool = False  # one more episode is filmed, after the evaluation
     eval_episodes: int = 10  # episodes played after training (0: none, and no video)
-    eval_greedy: bool = False  # evaluate the most probable actions instead of sampled ones
+    eval_greedy: bool = False  # the evaluation takes the most probable actions instead of sampled ones
 
 
 class Batch(NamedTuple):
@@ -109,23 +102,18 @@ class Batch(NamedTuple):
     values: Tensor  # of the critic at rollout time
 
 
-def compute_gae(
-    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
-) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438).
+def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
 
-    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    next_values are those of the states that the steps lead to, 0 where that is the end.
     """
-    discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):  # the last step's is complete
-        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
+        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
 
-def ppo_loss(
-    dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args
-) -> tuple[Tensor, dict]:
+def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
     dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
@@ -192,7 +180,7 @@ class Agent(nn.Module):
         return dist, self.critic(features).squeeze(-1), state
 
 
-def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
     """Add the gradients of ppo_loss to the agent's own -> metrics. This is what --compile compiles."""
     dist, value, _ = agent(batch.obs, batch.starts, batch.state)  # [D36]
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
@@ -246,9 +234,8 @@ def make_envs(args: Args, num_envs: int, colour: bool = False) -> gym.vector.Vec
             use_fire_reset=False,  # Lives does it
             reward_clipping=False,  # train() does it, for the learner alone
         )
-    except (gym.error.Error, ImportError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:
         refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {type(error).__name__}: {error}")
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # the rollout relies on it
     return Lives(envs)
 
 
@@ -271,7 +258,6 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
         screens = make_envs(args, envs.num_envs, colour=True)
         frames = [screens.reset(seed=seeds)[0][0, -1]]
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
-    bar = tqdm(desc="evaluation", unit=" steps", leave=False, disable=None)
     start, state = np.ones(envs.num_envs), agent.actor.weight.new_zeros(2, envs.num_envs, 128)
     while running.any():
         dist, _, state = agent(torch.as_tensor(obs, device=state.device), state.new_tensor(start), state)
@@ -282,7 +268,6 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
             frames.append(screens.step(action.cpu().numpy())[0][0, -1])
         score += reward * running
         running &= ~(terminated | truncated)
-        bar.update()
     envs.close()
     if video_dir:
         save_video(frames[:-1], str(video_dir), fps=15)  # the last one is of the next game
@@ -290,51 +275,52 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    """Train, or go on with args.resume -> the agent; metrics of each iteration, then of the evaluation."""
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = N // args.num_minibatches
     num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
-    save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
-    envs = make_envs(args, N)
+    envs = make_envs(args, 1)  # shows the spaces
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
-    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-    backward = torch.compile(backpropagate, disable=not args.compile)
-    episodes, first_iteration, log = deque(maxlen=100), 0, []  # episodes: (return, length) of the last 100
+    gradients = torch.compile(compute_gradients, disable=not args.compile)
+    # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
+    longest = envs.spec.kwargs.get("max_num_frames_per_episode", 0) / 4 if envs.spec else 0
+    save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
+    run_dir, lock = make_run_dir(args)
+    past = {"iteration": 0, "episodes": []}
     if args.resume:
-        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
-        episodes.extend(checkpoint["episodes"])
-        first_iteration = checkpoint["iteration"]
-        if first_iteration >= num_iterations:
-            print(f"{args.resume} is finished; with more --total-timesteps it goes on")
-            return agent, log
-    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
-    steps = first_iteration * B
-    writer = SummaryWriter(run_dir, purge_step=steps + 1)
-    writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
+        past = load(run_dir, args, agent=agent, optimizer=optimizer)
+    first_iteration, steps, log = past["iteration"], past["iteration"] * B, []
+    episodes = deque(past["episodes"], maxlen=100)  # (return, length) of each
+    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
+    (run_dir / "args.json").write_text(flags + "\n")
+    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
     if args.track:
         import wandb
 
-        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.env_id} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
-    if envs.spec and envs.spec.kwargs.get("max_num_frames_per_episode", 0) > 4 * save_every * T:
-        print(f"no episode can outlast {save_every * T} steps; fewer --checkpoints or a longer run helps")
 
     # storage
-    obs = np.zeros((T + 1, *envs.observation_space.shape), np.uint8)
+    obs = np.zeros((T + 1, N, *envs.single_observation_space.shape), np.uint8)
     final_obs = np.zeros_like(obs[0])
-    actions = np.zeros((T, *envs.action_space.shape), np.int64)
-    rewards, dones = np.zeros((2, T, N), np.float32)
+    actions = np.zeros((T, N, *envs.single_action_space.shape), np.int64)
+    rewards, dones, final_values = np.zeros((3, T, N), np.float32)
     starts, state = np.zeros((T + 1, N), np.float32), torch.zeros(2, N, 128, device=device)
     values = torch.zeros(T + 1, N, device=device)
     logprobs = torch.zeros(T, N, device=device)
@@ -346,7 +332,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
-            obs[T], _ = envs.reset(seed=seed_everything(args.seed, f"cut {iteration}", N))  # [E2]
+            seeds = seed_everything(args.seed, f"cut {iteration}", N)
+            envs.close()
+            envs = make_envs(args, N)  # [E2] anew: what an env remembers, a reset may leave
+            obs[T], _ = envs.reset(seed=seeds)  # the next rollout starts from row T
             score[:], length[:], starts[T] = 0, 0, 1
         remaining = 1 - iteration / num_iterations
         optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
@@ -355,21 +344,21 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         # rollout
         start = time.perf_counter()
         with torch.no_grad():
-            obs[0], starts[0], first_state = obs[T], starts[T], state  # [D33] carry on from where we stopped
+            obs[0], starts[0], first_state = obs[T], starts[T], state  # [D33]
             for t in range(T):
                 dist, values[t], state = agent(on_device(obs[t]), on_device(starts[t]), state)
                 action = dist.sample()
                 logprobs[t], actions[t] = dist.log_prob(action), action.cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 done, timeout = terminated | truncated, truncated & ~terminated
-                rewards[t] = np.sign(reward)  # [D19]
+                rewards[t], final_values[t] = np.sign(reward), 0  # [D19]
                 dones[t] = done | (args.episodic_life & infos["life_lost"])  # [D16]
                 starts[t + 1] = dones[t]
-                if timeout.any():  # not terminal: final_obs has a value (obs[t + 1] is of the next episode)
+                if timeout.any():  # the episode could go on from final_obs (obs[t + 1] is of the next one)
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
                     no_start = torch.zeros(timeout.sum(), device=device)
                     _, final_value, _ = agent(on_device(final_obs[timeout]), no_start, state[:, timeout])
-                    rewards[t, timeout] += args.gamma * final_value.cpu().numpy()  # [E1]
+                    final_values[t, timeout] = final_value.cpu().numpy()
                 score += reward
                 length += 1
                 episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
@@ -377,7 +366,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             _, values[T], _ = agent(on_device(obs[T]), on_device(starts[T]), state)
 
         # update
-        advantages = compute_gae(rewards, values.cpu().numpy(), dones, args.gamma, args.gae_lambda)
+        old_values = values.cpu().numpy()
+        next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
+        advantages = compute_gae(rewards, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
         returns = on_device(advantages) + values[:T]
         batch = Batch(obs[:T], starts[:T], first_state, actions, logprobs, advantages, returns, values[:T])
         batch = Batch(*map(on_device, batch))
@@ -386,8 +377,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             for idx in on_device(np.random.permutation(N)).split(M):
                 minibatch = Batch(*(x[:, idx] for x in batch))  # [D35]
                 optimizer.zero_grad()
-                metrics = backward(agent, minibatch, clip_coef, args)
-                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                metrics = gradients(agent, minibatch, clip_coef, args)  # loss.backward()
+                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
             if metrics["kl"] > args.target_kl:  # [X3]
@@ -395,12 +386,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # log
         steps += B
-        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
-        for name, x in {"reward": rewards, **row}.items():
-            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
-                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in metrics}
+        numbers = {"reward": rewards, "final_value": final_values} | row | agent.state_dict()
+        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
-        row["episode_return"], row["episode_length"] = np.mean(episodes or [[math.nan] * 2], axis=0)
+        row["episode_return"], row["episode_length"] = np.mean(episodes, 0) if episodes else [math.nan] * 2
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["steps_per_second"] = B / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
@@ -409,24 +400,26 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
-        shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
-        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-        bar.set_postfix_str(status, refresh=False)
-        bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
+        bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
+        bar.update(B)
+        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
+            shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
+            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
 
     # wrap up
     bar.close()
     envs.close()
-    save(run_dir, args, num_iterations, agent, optimizer, episodes)
+    save(run_dir, args, steps // B, agent, optimizer, episodes)
     if args.eval_episodes:
-        log[-1]["eval_return"] = report(agent, args, run_dir)
+        log.append({"steps": steps, "eval_return": report(agent, args, run_dir)})
         writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+        if args.track:
+            wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
     writer.close()
     if args.track:
-        wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
         wandb.finish()
+    lock.release()
     return agent, log
 
 
@@ -441,11 +434,11 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
+    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches", "threads")
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf) | {"sticky_actions": 1}
     for name, value in vars(args).items():
-        low = 1 if name.startswith(("num_", "total_", "update_", "threads")) else 0  # counts start at 1
-        high = highest.get(name, 10**12)
+        low, high = int(name in counts), highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
     B = args.num_steps * args.num_envs
@@ -453,11 +446,6 @@ def check(args: Args) -> None:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if args.num_envs % args.num_minibatches or B // args.num_minibatches < 2:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} envs (of 2+ steps)")
-    if args.resume:
-        saved = load(args.resume)["args"]
-        for name in ("env_id", "seed", "num_envs", "num_steps"):
-            if getattr(args, name) != getattr(saved, name):
-                refuse(f"--{name.replace('_', '-')} cannot change: {args.resume} has {getattr(saved, name)}")
 
 
 def pick_device(name: str) -> torch.device:
@@ -470,43 +458,56 @@ def pick_device(name: str) -> torch.device:
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, new unless it is resumed, with args.json in it, and the lock that makes it ours."""
+    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
     try:
-        run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
-        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
-    except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:  # or another process is at work there
+        refuse(f"--run-dir {run_dir}: {error}")
+    if (run_dir / "checkpoint.pt").exists() and not args.resume:
+        refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam, episodes: deque) -> None:
+def save(
+    run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam, episodes: deque
+) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration, "episodes": list(episodes)}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
     content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
-    torch.save(checkpoint | {"episodes": list(episodes)}, content)
+    torch.save(checkpoint, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
         file.write(content.getbuffer())
+        file.write(hashlib.sha256(content.getbuffer()).digest())
         file.flush()
         os.fsync(file.fileno())
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
     """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
-        if damaged := zipfile.ZipFile(path).testzip():
-            raise ValueError(f"{damaged} is damaged")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint["script"] != Path(__file__).name:
-            raise ValueError(f"it was written by {checkpoint['script']}")
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise ValueError(f"it is damaged, or older than {WRITER}")
+        checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if checkpoint["writer"] != WRITER:
+            raise ValueError(f"it was written by {checkpoint['writer']}")
+        saved = checkpoint["args"] = Args(**checkpoint["args"])
+        for name in FIXED if resuming else ():
+            if getattr(resuming, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        checkpoint["args"] = Args(**checkpoint["args"])
+        for parameter, moments in parts["optimizer"].state.items() if resuming else ():
+            for name, x in {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}.items():
+                if (moments[name].shape, moments[name].stride()) != (x.shape, x.stride()):
+                    raise ValueError(f"{name} of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -514,6 +515,7 @@ def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
     """Evaluate and print the returns; then film one more episode, if asked to."""
+    print(f"evaluation: {args.eval_episodes} episodes, each until it ends", flush=True)
     returns = evaluate(agent, args)
     mean = float(np.mean(returns))
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
@@ -526,26 +528,28 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     return mean
 
 
-def evaluate_run(args: Args) -> None:
-    """Evaluate the agent that is in the checkpoint of args.evaluate."""
+def main() -> None:
+    """Train, go on with a run, or evaluate it, as the command line says."""
+    sys.path.append("")  # the current folder, where the module of an env may be
+    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
+    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+        refuse("an empty value on the command line")
+    args = given = tyro.cli(Args, description=__doc__, args=words)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
+    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+        if ":" in args.env_id and args.env_id != given.env_id:
+            refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
+    if not args.evaluate:
+        train(args)
+        return
     check(args)
     torch.set_num_threads(args.threads)
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
-    load(args.evaluate, agent=agent)
-    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(args.evaluate))
-
-
-def main() -> None:
-    """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
-        refuse("an empty value on the command line")
-    args = tyro.cli(Args, description=__doc__)
-    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
-        refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:
-        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
-        args = tyro.cli(Args, description=__doc__, default=saved)
-    evaluate_run(args) if args.evaluate else train(args)
+    load(folder, agent=agent)
+    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0",
-#     "transformers==5.23.0",
-#     "numpy==2.4.6",
-#     "tyro==1.0.17",
-#     "tensorboard==2.21.0",
-#     "tqdm==4.70.1",
-#     "filelock==4.2.11",
-#     "wandb==0.31.0",
+#     "torch==2.13.0", "transformers==5.23.0", "numpy==2.4.6", "tyro==1.0.17", "tensorboard==2.21.0",
+#     "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0",
 # ]
 # ///
 """Proximal Policy Optimization for language models, the whole algorithm in one file.
@@ -27,6 +21,7 @@ Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] and [G1] are
 
 import copy
 import difflib
+import hashlib
 import importlib
 import io
 import json
@@ -36,7 +31,6 @@ import random
 import re
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -48,55 +42,58 @@ import numpy as np
 import torch
 import tyro
 from filelock import FileLock
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.distributions import Categorical, Distribution
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, DynamicCache, LlamaConfig
+
+WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+FIXED = ("model", "task", "task_config", "seed", "num_envs")  # flags that a resumed run keeps
 
 
 @dataclass
 class Args:
     model: str = "tiny"  # a new one over bytes, or the name or folder of one in the format of Hugging Face
     task: str = "sorting"  # or a generator of reasoning-gym, or a file .jsonl of prompt, answer, and more
-    task_config: str = "{}"  # of the generator, as JSON
+    task_config: str = "{}"  # keyword arguments of the generator, as JSON
     reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
-    chat: bool = False  # put prompts into the model's chat template
-    seed: int = 1  # of everything random
-    sft_steps: int = 50  # of supervised learning first, to be able to try (0: none, for a trained model)
-    sft_learning_rate: float = 5e-3  # of Adam, for these
-    total_episodes: int = 25_600  # completions in total
-    num_envs: int = 256  # completions sampled together
-    max_new_tokens: int = 12  # of a completion
+    chat: bool = False  # prompts are put into the model's chat template
+    seed: int = 1  # all random numbers follow from it
+    sft_steps: int = (
+        50  # steps of supervised learning first, to be able to try (0: none, for a trained model)
+    )
+    sft_learning_rate: float = 5e-3  # learning rate of Adam in these
+    total_episodes: int | float = 25_600  # number of completions in total
+    num_envs: int = 256  # number of completions that are sampled together
+    max_new_tokens: int = 12  # most tokens of a completion
     temperature: float = 1.0  # of policy and reference, in sampling and in learning
-    learning_rate: float = 5e-4  # of Adam; for a large model 1e-6
-    anneal_lr: bool = True  # linearly towards zero
+    learning_rate: float = 5e-4  # learning rate of Adam; for a large model 1e-6
+    anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 1.0  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
     update_epochs: int = 2  # passes over a rollout
     num_minibatches: int = 2  # gradient steps in a pass
-    norm_adv: bool = True  # normalise advantages, in each minibatch
+    norm_adv: bool = True  # advantages are normalised, in each minibatch
     clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
-    anneal_clip: bool = False  # clip_coef, linearly towards zero
+    anneal_clip: bool = False  # clip_coef falls linearly towards zero
     vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
     vf_coef: float = 1.0  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
     kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
-    kl_in_reward: bool = False  # subtract the KL from each token's reward, instead of adding it to the loss
-    max_grad_norm: float = 0.5  # of all gradients together (inf: off)
-    target_kl: float = math.inf  # stop after an epoch whose last minibatch has a KL above this (inf: off)
+    kl_in_reward: bool = False  # the KL is subtracted from each token's reward, instead of added to the loss
+    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
+    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    threads: int = 1  # on the CPU; small networks are fastest with 1
+    threads: int = 1  # number of CPU threads; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, each replaces the last (0: only at the end)
-    track: bool = False  # also log to Weights & Biases
+    checkpoints: int = 10  # saves on the way, each replaces the last (0: only the end is saved)
+    track: bool = False  # the run is logged to Weights & Biases, too
     eval_episodes: int = 500  # prompts held out of training, answered after it
-    eval_greedy: bool = False  # evaluate the most probable tokens instead of sampled ones
+    eval_greedy: bool = False  # the evaluation takes the most probable tokens instead of sampled ones
 
 
 class Batch(NamedTuple):
@@ -113,23 +110,18 @@ class Batch(NamedTuple):
     values: Tensor  # of the critic at rollout time
 
 
-def compute_gae(
-    rewards: np.ndarray, values: np.ndarray, dones: np.ndarray, gamma: float, gae_lambda: float
-) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438).
+def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
+    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
 
-    rewards and dones (T, N), values (T + 1, N) -> advantages (T, N).
+    next_values are those of the states that the steps lead to, 0 where that is the end.
     """
-    discount = gamma * (1 - dones)
-    advantages = rewards + discount * values[1:] - values[:-1]  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):  # the last step's is complete
-        advantages[t] += discount[t] * gae_lambda * advantages[t + 1]  # [D05]
+    advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
+        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
     return advantages
 
 
-def ppo_loss(
-    dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args
-) -> tuple[Tensor, dict]:
+def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
     dist and value (M,) are the current agent's for what counts -> scalar loss, metrics without gradient.
@@ -255,7 +247,7 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
     return tokens, attended, torch.stack(masks, 1)
 
 
-def backpropagate(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
     """Add the gradients of the loss to the agent's -> its metrics; outside of the mask nothing counts."""
     dist, value = agent(batch.tokens, batch.attended, batch.mask)
     batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))  # [L11]
@@ -367,7 +359,7 @@ def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
 
 def warm_start(agent: Agent, args: Args, task: Task) -> None:
     """Supervised learning on solved problems: the policy gradient, of right tokens with a weight of 1."""
-    optimizer = Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
+    optimizer = optim.Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
         prompts, attended = agent.encode([problem["prompt"] for problem in problems])
@@ -376,16 +368,16 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         dist, _ = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
         (-dist.log_prob(answers[mask]).mean()).backward()
-        clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+        nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    """Train, or go on with args.resume -> the agent; metrics of each iteration, then of the evaluation."""
     # setup
     check(args)
     N = args.num_envs
-    num_iterations = args.total_episodes // N
+    num_iterations = int(args.total_episodes // N)
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
@@ -400,22 +392,23 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     if args.kl_coef:
         agent.reference = copy.deepcopy(agent.model).requires_grad_(False)  # [L8]
     parameters = [parameter for parameter in agent.parameters() if parameter.requires_grad]
-    optimizer = Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    first_iteration, log = 0, []
+    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    run_dir, lock = make_run_dir(args)
+    past = {"iteration": 0}
     if args.resume:
-        checkpoint = load(args.resume, agent=agent, optimizer=optimizer)
-        first_iteration = checkpoint["iteration"]
-        if first_iteration >= num_iterations:
-            print(f"{args.resume} is finished; with more --total-episodes it goes on")
-            return agent, log
-    run_dir, lock = make_run_dir(args)  # ours for as long as lock exists
-    steps = first_iteration * N
-    writer = SummaryWriter(run_dir, purge_step=steps + 1)
-    writer.add_text("args", f"<pre>{json.dumps(asdict(args), indent=2)}</pre>", steps)
+        past = load(run_dir, args, agent=agent, optimizer=optimizer)
+    first_iteration, steps, log = past["iteration"], past["iteration"] * N, []
+    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
+    (run_dir / "args.json").write_text(flags + "\n")
+    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
     if args.track:
         import wandb
 
-        wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.task} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
@@ -438,7 +431,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             rows, completions = agent.decode(tokens, mask)
             scores = grade(task, problems, rows, completions)
             actions = tokens[:, -mask.shape[1] :]
-            dist, value = agent(tokens, attended, mask)  # in one pass: nothing was learned since
+            dist, value = agent(tokens, attended, mask)  # the weights are still those that acted
             zeros = torch.zeros(mask.shape, device=device)
             values = zeros.masked_scatter(mask, value)
             logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
@@ -455,8 +448,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             rewards[len(row) - score.size : len(row), n] = score  # [L9] or one a token
         if args.kl_in_reward:
             rewards -= args.kl_coef * (logprobs - ref_logprobs).T.cpu().numpy()  # [L12]
-        padded = np.vstack([values.T.cpu().numpy(), np.zeros((1, N), np.float32)])  # nothing comes after T
-        advantages = on_device(compute_gae(rewards, padded, dones, args.gamma, args.gae_lambda).T)
+        old_values = values.T.cpu().numpy()
+        next_values = np.zeros_like(old_values)
+        next_values[:-1] = old_values[1:] * (1 - dones[:-1])
+        advantages = compute_gae(rewards, old_values, next_values, dones, args.gamma, args.gae_lambda)
+        advantages = on_device(advantages.T)
         returns = advantages + values
         batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, returns, values)
         history = []
@@ -464,8 +460,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = backpropagate(agent, minibatch, clip_coef, args)
-                metrics["grad_norm"] = clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                metrics = compute_gradients(agent, minibatch, clip_coef, args)  # loss.backward()
+                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
             if metrics["kl"] > args.target_kl:  # [X3]
@@ -473,10 +469,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # log
         steps += N
-        row = {name: torch.stack([metrics[name] for metrics in history]).mean().item() for name in history[0]}
-        for name, x in row.items():
-            if not np.isfinite(x).all():  # stop before it reaches a checkpoint
-                raise FloatingPointError(f"{name} is {np.extract(~np.isfinite(x), x)[0]} before step {steps}")
+        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in metrics}
+        if broken := [
+            x for x, y in (row | agent.state_dict()).items() if not torch.as_tensor(y).isfinite().all()
+        ]:
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
         answers = [problem.get("answer") for problem in problems]
@@ -491,23 +488,25 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         writer.flush()  # a checkpoint must not be ahead of its curves
         if args.track:
             wandb.log(log[-1])
-        shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
-        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-        bar.set_postfix_str(status, refresh=False)
-        bar.update(steps - bar.n)
-        if bar.disable and (iteration + 1) % math.ceil(num_iterations / 20) == 0:  # not on a terminal
+        bar.set_postfix_str(f"score {row['score']:.3g}", refresh=False)
+        bar.update(N)
+        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
+            shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
+            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
             print(f"{steps:,} completions  {status}", flush=True)
 
     # wrap up
     bar.close()
-    save(run_dir, args, num_iterations, agent, optimizer)
+    save(run_dir, args, steps // N, agent, optimizer)
     if args.eval_episodes:
-        log[-1]["eval_score"] = report(agent, args, run_dir, task)
+        log.append({"steps": steps, "eval_score": report(agent, args, run_dir, task)})
         writer.add_scalar("eval_score", log[-1]["eval_score"], steps)
+        if args.track:
+            wandb.log(log[-1])
     writer.close()
     if args.track:
-        wandb.log(log[-1])
         wandb.finish()
+    lock.release()
     return agent, log
 
 
@@ -522,11 +521,11 @@ def refuse(mistake: str) -> NoReturn:
 
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
+    counts = ("total_episodes", "num_envs", "max_new_tokens", "update_epochs", "num_minibatches", "threads")
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
     for name, value in vars(args).items():
-        low = 1 if name.startswith(("num_", "total_", "max_new", "update_", "threads")) else 0  # counts
-        high = highest.get(name, 10**12)
+        low, high = int(name in counts), highest.get(name, 10**12)
         if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
             refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
     if args.total_episodes < args.num_envs:
@@ -537,9 +536,6 @@ def check(args: Args) -> None:
         refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates without chance")
     if folder := args.resume or args.evaluate:
         saved = load(folder)["args"]
-        for name in ("model", "task", "task_config", "seed", "num_envs") if args.resume else ():
-            if getattr(args, name) != getattr(saved, name):
-                refuse(f"--{name.replace('_', '-')} cannot change: {folder} has {getattr(saved, name)}")
         if bool(args.kl_coef) != bool(saved.kl_coef):  # or else its weights would not fit
             refuse(f"--kl-coef {args.kl_coef}: {folder} has {saved.kl_coef}; 0 stays 0 (1e-9 only measures)")
         if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
@@ -558,43 +554,56 @@ def pick_device(name: str) -> torch.device:
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, new unless it is resumed, with args.json in it, and the lock that makes it ours."""
+    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
     name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
     run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
     try:
-        run_dir.mkdir(parents=True, exist_ok=bool(args.resume))
-        (lock := FileLock(run_dir / "lock", is_singleton=True)).acquire(blocking=False)  # reentrant
-        (run_dir / "args.json").write_text(json.dumps(asdict(args), indent=2) + "\n")
-    except OSError as error:
-        refuse(f"{run_dir}: {error.strerror or 'another process is at work there'}")  # a taken lock has none
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:  # or another process is at work there
+        refuse(f"--run-dir {run_dir}: {error}")
+    if (run_dir / "checkpoint.pt").exists() and not args.resume:
+        refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: Adam) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"script": Path(__file__).name, "args": asdict(args), "iteration": iteration}
+    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-    content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
-    torch.save(checkpoint, content)
-    with open(run_dir / "checkpoint.tmp", "wb") as file:
-        file.write(content.getbuffer())
+    with open(run_dir / "checkpoint.tmp", "w+b") as file:
+        try:
+            torch.save(checkpoint, file)  # not to memory first, where large models have no place twice
+        except RuntimeError as error:
+            raise error.__context__ from None  # what went wrong with the file: the disk is full, say
+        file.seek(0)
+        file.write(hashlib.file_digest(file, "sha256").digest())
         file.flush()
         os.fsync(file.fileno())
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str, **parts: nn.Module | Adam) -> dict:
+def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
     """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
     path = Path(run_dir) / "checkpoint.pt"
     try:
-        if damaged := zipfile.ZipFile(path).testzip():
-            raise ValueError(f"{damaged} is damaged")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint["script"] != Path(__file__).name:
-            raise ValueError(f"it was written by {checkpoint['script']}")
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise ValueError(f"it is damaged, or older than {WRITER}")
+        checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if checkpoint["writer"] != WRITER:
+            raise ValueError(f"it was written by {checkpoint['writer']}")
+        saved = checkpoint["args"] = Args(**checkpoint["args"])
+        for name in FIXED if resuming else ():
+            if getattr(resuming, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        checkpoint["args"] = Args(**checkpoint["args"])
+        for parameter, moments in parts["optimizer"].state.items() if resuming else ():
+            for name, x in {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}.items():
+                if (moments[name].shape, moments[name].stride()) != (x.shape, x.stride()):
+                    raise ValueError(f"{name} of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -612,28 +621,29 @@ def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
     return score
 
 
-def evaluate_run(args: Args) -> None:
-    """Evaluate the agent that is in the checkpoint of args.evaluate."""
+def main() -> None:
+    """Train, go on with a run, or evaluate it, as the command line says."""
+    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
+    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+        refuse("an empty value on the command line")
+    args = given = tyro.cli(Args, description=__doc__, args=words)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
+    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+        if args.reward != given.reward:
+            refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
+    if not args.evaluate:
+        train(args)
+        return
     check(args)
     torch.set_num_threads(args.threads)
     task, agent = make_task(args), Agent(args).to(pick_device(args.device))
     if args.kl_coef:
         agent.reference = copy.deepcopy(agent.model)
-    load(args.evaluate, agent=agent)
-    report(agent, args, Path(args.evaluate), task)
-
-
-def main() -> None:
-    """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(flag.endswith("=") or not flag for flag in sys.argv[1:]):  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
-        refuse("an empty value on the command line")
-    args = tyro.cli(Args, description=__doc__)
-    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
-        refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:
-        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
-        args = tyro.cli(Args, description=__doc__, default=saved)
-    evaluate_run(args) if args.evaluate else train(args)
+    load(folder, agent=agent)
+    report(agent, args, Path(folder), task)
 
 
 if __name__ == "__main__":
