@@ -81,10 +81,7 @@ def make_args(tmp_path):
             small |= dict(update_epochs=2, num_minibatches=2)
         if script is trpo:
             small |= dict(critic_epochs=2, num_minibatches=2)
-        if script in CONTINUOUS:
-            small["env_id"] = "Pendulum-v1"
-        if script is ppo_masked:
-            small["env_id"] = "toy_envs:toy/CartPole-v0"
+        small["env_id"] = "toy/Pendulum-v0" if script in CONTINUOUS else "toy/CartPole-v0"
         if script in ATARI:
             small |= dict(env_id="toy/Dice-v0", threads=1, num_steps=4)
         small |= flags

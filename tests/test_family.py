@@ -42,24 +42,24 @@ FAMILY = {
     "G": grpo,
 }
 FORKS = {  # of what, and what is not as there
-    reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss backpropagate check train"),
+    reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss compute_gradients check train"),
     ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent check train"),
     ppo_atari: (ppo_discrete, "Args Agent Lives make_envs evaluate check train"),
-    ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent backpropagate evaluate check train"),
+    ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent compute_gradients evaluate check train"),
     ppo_atari_distributed: (ppo_atari, "Args average check main save train"),
-    ppo_masked: (ppo_discrete, "Args Batch make_envs Agent backpropagate read_masks evaluate train"),
-    ppo_penalty: (ppo_continuous, "Args Batch Agent adapt ppo_loss backpropagate check train"),
+    ppo_masked: (ppo_discrete, "Args Batch make_envs Agent compute_gradients read_masks evaluate train"),
+    ppo_penalty: (ppo_continuous, "Args Batch Agent adapt ppo_loss compute_gradients check train"),
     trpo: (
         ppo_continuous,
         "Args Batch surrogate flat_gradient fisher_vector_product conjugate_gradients Agent improve "
-        "backpropagate check train",
+        "compute_gradients check train",
     ),
     ppo_llm: (
         ppo_discrete,
-        "Args Batch Task ppo_loss Agent make_model complete backpropagate exact_match make_task"
+        "Args Batch Task ppo_loss Agent make_model complete compute_gradients exact_match make_task"
         " reasoning_gym_task grade evaluate warm_start train check make_run_dir save report evaluate_run",
     ),
-    grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss backpropagate warm_start train check"),
+    grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients warm_start train check"),
 }
 GONE = {  # what the parent has and the fork does without
     ppo_atari: {"mlp"},

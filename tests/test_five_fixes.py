@@ -50,10 +50,10 @@ def test_three_steps_by_hand():
     rows = [list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", PAGE, re.M)]
     _, rewards, values, residuals, *advantages = np.array(rows).T[..., None]
     dones = np.array([[0], [0], [1]])
-    values = np.append(values, [[7.0]], 0)  # beyond the fall, where nobody may look
-    np.testing.assert_allclose(rewards + 0.9 * (1 - dones) * values[1:] - values[:-1], residuals)
+    next_values = np.append(values[1:], [[0.0]], 0)  # nothing comes after the fall
+    np.testing.assert_allclose(rewards + 0.9 * next_values - values, residuals)
     for gae_lambda, expected in zip((0, 0.5, 1), advantages, strict=True):
-        found = ppo_discrete.compute_gae(rewards, values, dones, 0.9, gae_lambda)
+        found = ppo_discrete.compute_gae(rewards, values, next_values, dones, 0.9, gae_lambda)
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -113,13 +113,13 @@ def test_a_gradient_that_is_always_the_same_has_no_noise(monkeypatch):
     assert [row[:3] for row in rows] == [[name, 1, 2048] for name in five_fixes.ONE_STEP]
     assert all(float(row[3]) > 0 for row in rows)
 
-    backpropagate = reinforce_baseline.backpropagate
+    compute_gradients = reinforce_baseline.compute_gradients
 
     def steady(agent, batch, args):
-        metrics = backpropagate(agent, batch, args)
+        metrics = compute_gradients(agent, batch, args)
         for x in agent.actor.parameters():
             x.grad = torch.ones_like(x)
         return metrics
 
-    monkeypatch.setattr(reinforce_baseline, "backpropagate", steady)
+    monkeypatch.setattr(reinforce_baseline, "compute_gradients", steady)
     assert {row[3] for row in five_fixes.noise(1)} == {"0"}

@@ -34,11 +34,16 @@ def brute_force(rewards, values, terminated, truncated, final_values, gamma, gae
     return advantages
 
 
-def as_the_rollout_does(script, rewards, values, terminated, truncated, final_values, gamma, gae_lambda):
-    """Time limits are paid out in the reward [E1], then both ends of an episode are the same to GAE."""
-    rewards = rewards + gamma * final_values * (truncated & ~terminated)
+def next_values_of(values, terminated, truncated, final_values):
+    """Those that the rollout hands over [E1]: 0 at the end, of the last observation at a time limit."""
+    final_values = final_values * (truncated & ~terminated)
+    return np.where(terminated | truncated, final_values, values[1:])
+
+
+def gae(script, rewards, values, terminated, truncated, final_values, gamma, gae_lambda):
+    next_values = next_values_of(values, terminated, truncated, final_values)
     dones = (terminated | truncated).astype(float)
-    return script.compute_gae(rewards, values, dones, gamma, gae_lambda)
+    return script.compute_gae(rewards, values[:-1], next_values, dones, gamma, gae_lambda)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
@@ -52,7 +57,7 @@ def as_the_rollout_does(script, rewards, values, terminated, truncated, final_va
 )
 def test_equals_the_double_sum_for_every_mix_of_ends(script, seed, T, done_rate, gamma, gae_lambda):
     case = draw(T, 3, seed, done_rate)
-    result = as_the_rollout_does(script, *case, gamma, gae_lambda)
+    result = gae(script, *case, gamma, gae_lambda)
     np.testing.assert_allclose(result, brute_force(*case, gamma, gae_lambda), atol=1e-9)
 
 
@@ -64,7 +69,7 @@ def test_one_transition(script, terminated, truncated):
     reward, terminated, truncated, final_value = case
     values = np.array([[3.0], [5.0]])
     target = {(False, False): 6.5, (True, False): 2, (False, True): 8.3, (True, True): 2}
-    advantage = as_the_rollout_does(script, reward, values, terminated, truncated, final_value, 0.9, 0.5)
+    advantage = gae(script, reward, values, terminated, truncated, final_value, 0.9, 0.5)
     assert advantage == pytest.approx(target[terminated.item(), truncated.item()] - 3)
 
 
@@ -74,25 +79,26 @@ def test_lambda_one_is_monte_carlo(script):
     for reward in rewards[::-1]:
         returns = reward + 0.97 * returns
         expected.insert(0, returns)
-    advantages = script.compute_gae(rewards, values, np.zeros_like(rewards), 0.97, 1.0)
+    advantages = script.compute_gae(rewards, values[:-1], values[1:], np.zeros_like(rewards), 0.97, 1.0)
     np.testing.assert_allclose(advantages + values[:-1], expected)
 
 
 def test_lambda_zero_is_the_td_error(script):
-    rewards, values, terminated, *_ = draw()
-    td_error = rewards + 0.97 * values[1:] * ~terminated - values[:-1]
-    advantages = script.compute_gae(rewards, values, terminated.astype(float), 0.97, 0.0)
-    np.testing.assert_allclose(advantages, td_error)
+    rewards, values, terminated, truncated, final_values = draw()
+    next_values = next_values_of(values, terminated, truncated, final_values)
+    advantages = gae(script, rewards, values, terminated, truncated, final_values, 0.97, 0.0)
+    np.testing.assert_allclose(advantages, rewards + 0.97 * next_values - values[:-1])
 
 
 def test_nothing_leaks_through_the_end_of_an_episode(script):
     rewards, values, *_ = draw(T=8, N=2)
-    dones = np.zeros_like(rewards)
-    dones[3] = 1
-    before = script.compute_gae(rewards, values, dones, 0.99, 0.95)
+    dones, next_values = np.zeros_like(rewards), values[1:].copy()
+    dones[3], next_values[3] = 1, 0
+    before = script.compute_gae(rewards, values[:-1], next_values, dones, 0.99, 0.95)
     rewards[4:] += 1
     values[4:] += 1
-    after = script.compute_gae(rewards, values, dones, 0.99, 0.95)
+    next_values[4:] += 1
+    after = script.compute_gae(rewards, values[:-1], next_values, dones, 0.99, 0.95)
     assert np.array_equal(before[:4], after[:4])
     assert not np.array_equal(before[4:], after[4:])
 
@@ -100,7 +106,7 @@ def test_nothing_leaks_through_the_end_of_an_episode(script):
 def test_what_it_is_given_stays_as_it_was(script):
     """Of rewards and values, others are still to be computed."""
     rewards, values, terminated, *_ = draw()
-    given = rewards, values, terminated.astype(float)
+    given = rewards, values[:-1], values[1:], terminated.astype(float)
     before = [x.copy() for x in given]
     script.compute_gae(*given, 0.97, 0.95)
     assert all(map(np.array_equal, given, before))

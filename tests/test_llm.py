@@ -172,7 +172,7 @@ def read(path):
 
 def first_batch(script, args, record):
     """The first rollout's batch, whole, and the agent that made it."""
-    steps = record(script, "backpropagate")
+    steps = record(script, "compute_gradients")
     agent, _ = script.train(replace(args, num_minibatches=1, update_epochs=1, learning_rate=0.0))
     return agent, steps[0][0][1]
 
@@ -304,7 +304,7 @@ def test_nothing_outside_the_mask_has_a_gradient(script, make_args):
                 fields[name] = fields[name].where(mask, 10**9)
         agent.zero_grad()
         batch = script.Batch(**{name: fields[name] for name in script.Batch._fields})
-        script.backpropagate(agent, batch, args.clip_coef, args)
+        script.compute_gradients(agent, batch, args.clip_coef, args)
         gradients.append([x.grad.clone() for x in agent.parameters()])
     assert same(*gradients)
     assert any(x.abs().max() > 1e-3 for x in gradients[0])
@@ -438,7 +438,7 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
     args = make_args(ppo_llm, iterations=3, gamma=0.9, gae_lambda=0.7, reward="test_llm:one_for_each_token")
     ppo_llm.train(replace(args, sft_steps=8, num_envs=16, total_episodes=48))
     lengths = set()
-    for (rewards, values, dones, gamma, gae_lambda), advantages in calls[:]:
+    for (rewards, values, next_values, dones, gamma, gae_lambda), advantages in calls[:]:
         for n in range(16):
             (end,) = dones[:, n].nonzero()[:, 0].tolist()
             lengths.add(end + 1)
@@ -448,7 +448,8 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
                 total = sum((gamma * gae_lambda) ** (k - t) * deltas[k] for k in range(t, end + 1))
                 assert advantages[t, n].item() == pytest.approx(total, abs=1e-5)
             rewards[end + 1 :, n] = values[end + 1 :, n] = 9
-        again = ppo_llm.compute_gae(rewards.numpy(), values.numpy(), dones.numpy(), gamma, gae_lambda)
+        arrays = (x.numpy() for x in (rewards, values, next_values, dones))
+        again = ppo_llm.compute_gae(*arrays, gamma, gae_lambda)
         torch.testing.assert_close(torch.from_numpy(again) * counts(dones), advantages * counts(dones))
     assert len(lengths) > 1 and calls[2][0][1].any()
 
@@ -456,7 +457,7 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
 def test_the_reward_is_on_the_last_token_that_counts(only_ppo, make_args, record):
     calls, graded = record(ppo_llm, "compute_gae"), record(ppo_llm, "grade")
     ppo_llm.train(make_args(ppo_llm, iterations=1, sft_steps=8))
-    rewards, _, dones, *_ = calls[0][0]
+    rewards, _, _, dones, *_ = calls[0][0]
     (_, _, rows, _), scores = graded[0]
     for n, row in enumerate(rows):
         expected = torch.zeros(len(rewards))
@@ -469,14 +470,14 @@ def test_the_reward_is_on_the_last_token_that_counts(only_ppo, make_args, record
 def test_a_reward_for_each_token(only_ppo, make_args, record):
     calls = record(ppo_llm, "compute_gae")
     _, log = ppo_llm.train(make_args(ppo_llm, iterations=1, reward="test_llm:one_for_each_token"))
-    rewards, _, dones, *_ = calls[0][0]
+    rewards, _, _, dones, *_ = calls[0][0]
     torch.testing.assert_close(rewards, 0.5 * torch.arange(len(rewards))[:, None] * counts(dones))
     assert log[0]["score"] == pytest.approx(rewards.sum().item() / 8)
 
 
 def test_kl_off_the_reward(only_ppo, make_args, record):
     """Lambda 1, values 0: the return of the first token is score - coef * sum of k1."""
-    graded, steps = record(ppo_llm, "grade"), record(ppo_llm, "backpropagate")
+    graded, steps = record(ppo_llm, "grade"), record(ppo_llm, "compute_gradients")
     flags = dict(
         gae_lambda=1.0, kl_coef=0.3, kl_in_reward=True, vf_coef=0.0, num_minibatches=1, update_epochs=1
     )
@@ -522,16 +523,16 @@ def test_values_are_of_the_states_before_the_tokens(only_ppo):
 
 def test_advantages_and_returns_are_made_of_the_flags(only_ppo, make_args, record):
     """Of gamma and lambda, each in its place; returns are advantages above the values of the rollout."""
-    calls, steps = record(ppo_llm, "compute_gae"), record(ppo_llm, "backpropagate")
+    calls, steps = record(ppo_llm, "compute_gae"), record(ppo_llm, "compute_gradients")
     ppo_llm.train(make_args(ppo_llm, gamma=0.9, gae_lambda=0.7, num_minibatches=1, update_epochs=1))
-    assert [call[0][3:] for call in calls] == [(0.9, 0.7)] * 2
+    assert [call[0][4:] for call in calls] == [(0.9, 0.7)] * 2
     batch = steps[1][0][1]
     assert batch.values.any()
     torch.testing.assert_close(batch.returns, batch.advantages + batch.values)
 
 
 def test_explained_variance_is_of_the_tokens_that_count(only_ppo, make_args, record):
-    steps = record(ppo_llm, "backpropagate")
+    steps = record(ppo_llm, "compute_gradients")
     flags = dict(sft_steps=8, sft_learning_rate=1e-2, num_envs=16, num_minibatches=1, update_epochs=1)
     _, log = ppo_llm.train(make_args(ppo_llm, **flags))
     batch = steps[1][0][1]
@@ -609,7 +610,7 @@ def test_one_step_is_reinforce(script, make_args, record):
     expected = torch.autograd.grad(loss, list(agent.model.parameters()))
     agent.zero_grad()
     args = raw(script)
-    script.backpropagate(agent, batch, args.clip_coef, args)
+    script.compute_gradients(agent, batch, args.clip_coef, args)
     for parameter, gradient in zip(agent.model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
     assert max(x.abs().max() for x in expected) > 1e-3
@@ -630,7 +631,7 @@ def test_schedules(script, make_args, record):
 
 
 def test_every_row_once_an_epoch_in_a_new_order(script, make_args, record):
-    steps, completed = record(script, "backpropagate"), record(script, "complete")
+    steps, completed = record(script, "compute_gradients"), record(script, "complete")
     script.train(make_args(script, iterations=1, eval_episodes=0))
     rows = [tuple(row.tolist()) for row in completed[0][1][0]]
     assert [len(call[0][1].tokens) for call in steps] == [4] * 4
@@ -658,7 +659,7 @@ def test_optimizer(script, make_args, monkeypatch):
 
 
 def test_target_kl_ends_the_update_after_an_epoch(script, make_args, record):
-    steps = record(script, "backpropagate")
+    steps = record(script, "compute_gradients")
     for target_kl, count in ((0.0, 2), (math.inf, 6)):
         steps.clear()
         script.train(make_args(script, iterations=1, update_epochs=3, target_kl=target_kl))
@@ -994,7 +995,7 @@ def test_no_distribution_is_kept(script, make_args, monkeypatch):
         return watch
 
     monkeypatch.setattr(script, "Categorical", Counted)
-    monkeypatch.setattr(script, "backpropagate", watched(script.backpropagate))
+    monkeypatch.setattr(script, "compute_gradients", watched(script.compute_gradients))
     monkeypatch.setattr(script, "complete", watched(script.complete))
     script.train(make_args(script, kl_coef=0.1))
     assert len(alone) > 20 and all(alone)
@@ -1300,11 +1301,11 @@ def test_four_tokens_by_hand(only_ppo):
     table = (ROOT / "docs/language.md").read_text()
     rows = [list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", table, re.M)]
     _, rewards, values, residuals, advantages, returns, ratios, gains = np.array(rows).T
-    values, dones = np.append(values, 0)[:, None], np.array([[0], [0], [0], [1]])
-    for gae_lambda, expected in ((0, residuals), (0.5, advantages), (1, 1 - values[:4, 0])):
-        result = ppo_llm.compute_gae(rewards[:, None], values, dones, 1, gae_lambda)
+    next_values, dones = np.append(values[1:], 0)[:, None], np.array([[0], [0], [0], [1]])
+    for gae_lambda, expected in ((0, residuals), (0.5, advantages), (1, 1 - values)):
+        result = ppo_llm.compute_gae(rewards[:, None], values[:, None], next_values, dones, 1, gae_lambda)
         np.testing.assert_allclose(result[:, 0], expected, atol=1e-12)
-    np.testing.assert_allclose(advantages + values[:4, 0], returns)
+    np.testing.assert_allclose(advantages + values, returns)
     np.testing.assert_allclose(np.minimum(ratios * advantages, ratios.clip(0.8, 1.2) * advantages), gains)
     fields = dict(advantages=torch.tensor(advantages))
     loss, _ = loss_of(ppo_llm, Policy(torch.tensor(ratios).log()), raw(ppo_llm), **fields)

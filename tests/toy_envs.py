@@ -2,8 +2,9 @@
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.wrappers import TimeLimit
 
 
 class Masks:
@@ -123,4 +124,6 @@ register("Dice", Dice)
 register("Dict", DictObs, 5)
 gym.register("toy/Copy-v0", Copy)
 gym.register("toy/Unplayable-v0", Unplayable)
-gym.register("toy/CartPole-v0", CartPole, max_episode_steps=500)
+# The scripts do not see their limits, and may save as often as --checkpoints says.
+gym.register("toy/CartPole-v0", lambda **kwargs: TimeLimit(CartPole(**kwargs), 500))
+gym.register("toy/Pendulum-v0", lambda **kwargs: TimeLimit(PendulumEnv(**kwargs), 200))
