@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 
+from command_line import ROOT, Parser
 from moviepy import VideoFileClip, clips_array
-from results import ROOT, TABLE, command, find, read_table
+from results import command, find, read_table
 
 NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
@@ -20,9 +21,8 @@ FOLLOWED = {"HalfCheetah-v5", "Ant-v5"}  # by a camera, or they run out of the p
 LATER = {"ALE/Breakout-v5": 70, "ALE/Pong-v5": 5}  # seconds into the game: at first little happens
 
 
-def film(name: str) -> VideoFileClip:
+def film(name: str, run: dict) -> VideoFileClip:
     """The run's film; it is trained, or goes on, and is filmed, as far as that has not been done."""
-    run = find(read_table(TABLE)["runs"], name, "run")
     line, folder = [sys.executable, *command(run)], ROOT / "runs/benchmarks" / name / "1"
     begun = (folder / "checkpoint.pt").exists()
     where = ["--resume", str(folder)] if begun else ["--seed", "1", "--run-dir", str(folder)]
@@ -40,7 +40,11 @@ def film(name: str) -> VideoFileClip:
 
 
 if __name__ == "__main__":
-    clips = [film(name) for name in sys.argv[1:] or NAMES]
-    target = ROOT / "docs/pictures" / f"{'_'.join(sys.argv[1:]) or 'agents'}.gif"
+    parser = Parser(__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"runs; default: {', '.join(NAMES)}")
+    names, table = parser.parse_args().names, read_table()["runs"]
+    runs = {name: find(table, name, "run") for name in names or NAMES}
+    clips = [film(name, run) for name, run in runs.items()]
+    target = ROOT / "docs/pictures" / f"{'_'.join(names) or 'agents'}.gif"
     clips_array([clips]).write_gif(str(target), fps=FPS)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")

@@ -29,8 +29,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from command_line import ROOT, Parser, refuse
 from results import (
-    ROOT,
     TABLE,
     Results,
     command,
@@ -40,7 +40,6 @@ from results import (
     parse_seeds,
     read_csv,
     read_table,
-    refuse,
     write_csv,
 )
 
@@ -248,14 +247,9 @@ def run_all(table: dict, jobs: list[tuple[str, int]], args: argparse.Namespace) 
     return not failed
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        refuse(message)
-
-
 def main() -> None:
     """Read the command line, and do what it says."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="runs of the table; default: all")
     parser.add_argument("--seeds", default="", help="like 1-10 or 1,3,5-7; default: those in the table")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at the same time")

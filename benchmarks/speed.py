@@ -25,12 +25,11 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import tyro
+from command_line import ROOT
 
 START = time.perf_counter()
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass

@@ -1,10 +1,82 @@
-"""The programs around the scripts: what their command lines do."""
+"""The programs around the scripts: their help, and what they say of a command line with a mistake."""
 
+import ast
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import mutants
 import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("benchmarks", "tests", "tools")
+PROGRAMS = sorted(
+    str(path.relative_to(ROOT))
+    for folder in FOLDERS
+    for path in (ROOT / folder).glob("*.py")
+    if "\nif __name__ ==" in path.read_text()
+)
+# Runs each command line as the shell would, but all of them in one process: to import torch takes seconds.
+DRIVER = """
+import contextlib, io, json, os, runpy, sys
+
+said, path = [], sys.path[1:]
+for line in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), None
+    sys.argv, sys.path = line, [os.path.dirname(line[0]), *path]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_path(line[0], run_name="__main__")
+        except SystemExit as error:
+            code = error.code
+    said.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(said))
+"""
+MISTAKES = [
+    ("benchmarks/clipped_actions.py", "the following arguments are required: NAME"),
+    ("benchmarks/failures.py --tabel", "unrecognized arguments: --tabel"),
+    ("benchmarks/failures.py --table --page", "--page: not allowed with argument --table"),
+    ("benchmarks/film.py cartpol", "run cartpol is not known; cartpole?"),
+    ("benchmarks/five_fixes.py --plto", "unrecognized arguments: --plto"),
+    ("benchmarks/language.py plot", "unrecognized arguments: plot"),
+    ("benchmarks/language.py --measure", "argument --measure: expected one argument"),
+    ("benchmarks/language.py --measure ppo", "argument --measure: invalid choice: 'ppo'"),
+    ("benchmarks/limits.py limits", "unrecognized arguments: limits"),
+    ("benchmarks/operations.py small", "unrecognized arguments: small"),
+    ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
+    ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
+    ("benchmarks/run_sb3.py", "the following arguments are required: SCRIPT"),
+    ("benchmarks/run_sb3.py ppo_masked.py", "argument SCRIPT: invalid choice: 'ppo_masked.py'"),
+    ("benchmarks/timings.py sped", "there is no table sped"),
+]
+
+
+def say(lines):
+    """Exit code, output and errors of each command line. What begins to work instead is ended."""
+    command = [sys.executable, "-c", DRIVER, json.dumps(lines)]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "110"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_program_says_what_it_is_for():
+    """The docstring's first words, and nothing is done."""
+    assert len(PROGRAMS) >= 16
+    for path, (code, out, err) in zip(PROGRAMS, say([[path, "--help"] for path in PROGRAMS]), strict=True):
+        words = ast.get_docstring(ast.parse((ROOT / path).read_text())).split()
+        assert (code, err) == (0, ""), path
+        assert out.startswith("usage: ") and " ".join(words[:12]) in " ".join(out.split()), path
+
+
+def test_what_a_program_does_not_know_costs_a_line():
+    lines = [line.split() for line, _ in MISTAKES]
+    for (path, *_), (_, mistake), (code, out, err) in zip(lines, MISTAKES, say(lines), strict=True):
+        assert (code, out, err.count("\n")) == (2, "", 1), (path, out, err)
+        assert err.startswith(f"{Path(path).name}: ") and mistake in err
 
 
 def test_mutants_of_a_tag_and_a_script_are_of_both():
