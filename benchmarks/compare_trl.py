@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -116,5 +117,7 @@ if __name__ == "__main__":
     parser.add_argument("trainer", choices=trainers)
     parser.add_argument("seed", type=int)
     given = parser.parse_args()
+    if given.trainer == "TRL" and not find_spec("trl"):
+        parser.error("trl is not installed")
     with tempfile.TemporaryDirectory() as run_folder:
         print(json.dumps(trainers[given.trainer](given.seed, run_folder)))

@@ -64,9 +64,13 @@ def command(run: dict, folder: Path) -> list[str]:
     return [*line, "--seed", str(run["seed"]), *shlex.split(run.get("flags", ""))]
 
 
+def log_of(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.log"
+
+
 def make(run: dict, folder: Path) -> None:
     """Do a run, unless it was done. That it ends with an error may be what is wrong with it."""
-    log = folder.parent / f"{folder.name}.log"
+    log = log_of(folder)
     if log.exists() and log.read_text().rpartition("\n")[2].startswith("exit code"):
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -153,6 +157,9 @@ def main() -> None:
     if args.page:
         PAGE.write_text(write_page())
     elif args.table:
+        missing = [folder.name for _, folder in runs if not log_of(folder).exists()]
+        if missing:
+            refuse(f"{len(missing)} of {len(runs)} runs are not there, the first is {missing[0]}")
         judge(runs)
         for split in SPLITS:
             print(split, *table(read_said(split)), sep="\n")

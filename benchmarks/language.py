@@ -26,7 +26,7 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
-from command_line import ROOT, Parser
+from command_line import ROOT, Parser, refuse
 
 CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
 PAGE = ROOT / "docs/language.md"
@@ -63,7 +63,9 @@ def run(command: str, seed: str, folder: str) -> dict[int, dict[str, float]]:
 
     line = [sys.executable, *shlex.split(command), "--seed", seed, "--run-dir", f"{folder}/run"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(line, cwd=ROOT, env=env, check=True, capture_output=True)
+    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.returncode:
+        refuse(f"{command} --seed {seed}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
     found = {}
     for path in Path(f"{folder}/run").glob("events*"):
         for event in LegacyEventFileLoader(str(path)).Load():

@@ -12,12 +12,20 @@ import importlib
 import json
 import math
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
-from command_line import ROOT, Parser
+from command_line import ROOT, Parser, refuse
 
 sys.path.insert(0, str(ROOT))
+
+
+def check_peer(script: str) -> None:
+    """Refuse if what a script is compared with is not installed."""
+    for package in ["stable_baselines3"] + ["sb3_contrib"] * (script == "trpo"):
+        if not find_spec(package):
+            refuse(f"{package} is not installed; pip install -r benchmarks/requirements.txt")
 
 
 def make_peer_envs(script: str, args, num_envs: int, seed: int):
@@ -151,6 +159,7 @@ def main() -> None:
     script = importlib.import_module(path.removesuffix(".py").replace("/", "."))
     args = tyro.cli(script.Args, args=sys.argv[2:], prog=f"{Path(sys.argv[0]).name} {path}")
     name = Path(path).stem
+    check_peer(name)
     script.check(args)
     run_dir, lock = script.make_run_dir(args)
     returns = train(name, args, run_dir)

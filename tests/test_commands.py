@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import learning_curves
 import mutants
 import pytest
+import results
+import run_sb3
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "tests", "tools")
@@ -40,6 +43,7 @@ MISTAKES = [
     ("benchmarks/failures.py --tabel", "unrecognized arguments: --tabel"),
     ("benchmarks/failures.py --table --page", "--page: not allowed with argument --table"),
     ("benchmarks/film.py cartpol", "run cartpol is not known; cartpole?"),
+    ("benchmarks/film.py sb3_cartpole", "run sb3_cartpole is stable-baselines3's"),
     ("benchmarks/five_fixes.py --plto", "unrecognized arguments: --plto"),
     ("benchmarks/language.py plot", "unrecognized arguments: plot"),
     ("benchmarks/language.py --measure", "argument --measure: expected one argument"),
@@ -50,6 +54,7 @@ MISTAKES = [
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
     ("benchmarks/run_sb3.py", "the following arguments are required: SCRIPT"),
     ("benchmarks/run_sb3.py ppo_masked.py", "argument SCRIPT: invalid choice: 'ppo_masked.py'"),
+    ("benchmarks/speed.py --script ppo_discrete.py", "there is no script ppo_discrete.py; it is named like"),
     ("benchmarks/timings.py sped", "there is no table sped"),
 ]
 
@@ -77,6 +82,18 @@ def test_what_a_program_does_not_know_costs_a_line():
     for (path, *_), (_, mistake), (code, out, err) in zip(lines, MISTAKES, say(lines), strict=True):
         assert (code, out, err.count("\n")) == (2, "", 1), (path, out, err)
         assert err.startswith(f"{Path(path).name}: ") and mistake in err
+
+
+def test_what_is_not_installed_is_told_before_any_work(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(learning_curves, "packages", lambda _: ["torch", "nonsense"])
+    monkeypatch.setattr(run_sb3, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit):
+        learning_curves.plan(results.read_table(), ["cartpole"], [1], tmp_path / "runs.toml")
+    assert "run cartpole: nonsense is not installed" in capsys.readouterr().err
+    learning_curves.plan(results.read_table(), ["cartpole"], [1], results.TABLE)  # this seed is there
+    with pytest.raises(SystemExit):
+        run_sb3.check_peer("ppo_discrete")
+    assert "stable_baselines3 is not installed" in capsys.readouterr().err
 
 
 def test_mutants_of_a_tag_and_a_script_are_of_both():
