@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from results import CLIPPED, ROOT, read_clipped, refuse
+from command_line import ROOT, Parser, refuse
+from results import CLIPPED, read_clipped
 
 sys.path.insert(0, str(ROOT))
 import ppo_continuous  # noqa: E402
@@ -56,8 +57,10 @@ def measure(folder: Path) -> dict[int, tuple[float, float]]:
 
 def main() -> None:
     """Add the policies of the runs that are named to the CSV file, or measure them anew."""
-    rows = read_clipped()
-    for name in sys.argv[1:]:
+    parser = Parser(__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="runs of benchmarks/runs.toml")
+    names, rows = parser.parse_args().names, read_clipped()
+    for name in names:
         rows[name] = rows.get(name, {}) | measure(ROOT / "runs/benchmarks" / name)
     with CLIPPED.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

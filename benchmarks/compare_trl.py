@@ -7,17 +7,17 @@ Both start from the same warm start, see 25,600 completions in groups of 8, and 
 the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no PPO any more to compare with.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
+from command_line import ROOT, Parser
 
-ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
 from variants import grpo  # noqa: E402
@@ -113,11 +113,11 @@ def theirs(seed: int, folder: str) -> dict:
 
 if __name__ == "__main__":
     trainers = {"variants/grpo.py": ours, "TRL": theirs}
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("trainer", choices=trainers)
     parser.add_argument("seed", type=int)
     given = parser.parse_args()
+    if given.trainer == "TRL" and not find_spec("trl"):
+        parser.error("trl is not installed")
     with tempfile.TemporaryDirectory() as run_folder:
         print(json.dumps(trainers[given.trainer](given.seed, run_folder)))

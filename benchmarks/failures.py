@@ -20,7 +20,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from command_line import ROOT, Parser, refuse
+
 sys.path.append(str(ROOT / "tools"))
 import diagnose  # noqa: E402
 
@@ -50,7 +51,7 @@ def command(run: dict, folder: Path) -> list[str]:
         old, new = run["edit"]
         text = script.read_text()
         if text.count(old) != 1:
-            raise SystemExit(f"{script.name} has {text.count(old)} times {old!r}, not once")
+            refuse(f"{script.name} has {text.count(old)} times {old!r}, not once")
         script = FOLDER / "edited" / folder.name / script.name
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(text.replace(old, new))
@@ -63,9 +64,13 @@ def command(run: dict, folder: Path) -> list[str]:
     return [*line, "--seed", str(run["seed"]), *shlex.split(run.get("flags", ""))]
 
 
+def log_of(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.log"
+
+
 def make(run: dict, folder: Path) -> None:
     """Do a run, unless it was done. That it ends with an error may be what is wrong with it."""
-    log = folder.parent / f"{folder.name}.log"
+    log = log_of(folder)
     if log.exists() and log.read_text().rpartition("\n")[2].startswith("exit code"):
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -144,10 +149,17 @@ def write_page() -> str:
 
 def main() -> None:
     """Make the runs, diagnose them, or write the page."""
-    runs = read_table()
-    if "--page" in sys.argv:
+    parser = Parser(__doc__)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--table", action="store_true", help="diagnose the runs, once all are there")
+    instead.add_argument("--page", action="store_true", help="write the page from results/failures.csv")
+    args, runs = parser.parse_args(), read_table()
+    if args.page:
         PAGE.write_text(write_page())
-    elif "--table" in sys.argv:
+    elif args.table:
+        missing = [folder.name for _, folder in runs if not log_of(folder).exists()]
+        if missing:
+            refuse(f"{len(missing)} of {len(runs)} runs are not there, the first is {missing[0]}")
         judge(runs)
         for split in SPLITS:
             print(split, *table(read_said(split)), sep="\n")

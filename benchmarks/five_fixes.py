@@ -20,7 +20,8 @@ import numpy as np
 import results
 import torch
 import tyro
-from results import ROOT, number
+from command_line import ROOT, Parser
+from results import number
 
 sys.path.insert(0, str(ROOT))
 import ppo_discrete  # noqa: E402
@@ -330,4 +331,6 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
-    draw() if sys.argv[1:] == ["--plot"] else run_all()
+    parser = Parser(__doc__)
+    parser.add_argument("--plot", action="store_true", help="draw what was measured, measure nothing")
+    draw() if parser.parse_args().plot else run_all()

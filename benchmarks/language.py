@@ -26,8 +26,8 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
+from command_line import ROOT, Parser, refuse
 
-ROOT = Path(__file__).parents[1]
 CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
 PAGE = ROOT / "docs/language.md"
 START = "--learning-rate 0 --total-episodes 256"
@@ -63,7 +63,9 @@ def run(command: str, seed: str, folder: str) -> dict[int, dict[str, float]]:
 
     line = [sys.executable, *shlex.split(command), "--seed", seed, "--run-dir", f"{folder}/run"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(line, cwd=ROOT, env=env, check=True, capture_output=True)
+    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.returncode:
+        refuse(f"{command} --seed {seed}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
     found = {}
     for path in Path(f"{folder}/run").glob("events*"):
         for event in LegacyEventFileLoader(str(path)).Load():
@@ -221,5 +223,12 @@ def measure(script: str) -> None:
 
 
 if __name__ == "__main__":
-    actions = {"--plot": plot, "--measure": measure}
-    actions[sys.argv[1]](*sys.argv[2:]) if len(sys.argv) > 1 else run_all()
+    parser = Parser(__doc__)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--plot", action="store_true", help="draw what was measured, measure nothing")
+    instead.add_argument("--measure", choices=("ppo_llm", "grpo"), help="the script whose cost is measured")
+    args = parser.parse_args()
+    if args.measure:
+        measure(args.measure)
+    else:
+        plot() if args.plot else run_all()

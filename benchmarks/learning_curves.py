@@ -29,8 +29,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from command_line import ROOT, Parser, refuse
 from results import (
-    ROOT,
     TABLE,
     Results,
     command,
@@ -40,7 +40,6 @@ from results import (
     parse_seeds,
     read_csv,
     read_table,
-    refuse,
     write_csv,
 )
 
@@ -51,10 +50,15 @@ children = set()  # processes to end if this one is
 
 def made(line: list[str]) -> str:
     """What a run was made with: a command line's."""
-    peers = ["stable-baselines3", "sb3-contrib"] if line[0] == "benchmarks/run_sb3.py" else []
     # Git ignores a script that was changed for a run; the whole one has the same name.
     scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}
-    return provenance([*scripts, "benchmarks/*.py", "benchmarks/*.patch"], [*PACKAGES, *peers])
+    return provenance([*scripts, "benchmarks/*.py", "benchmarks/*.patch"], packages(line))
+
+
+def packages(line: list[str]) -> list[str]:
+    """Those whose versions are told of a run."""
+    peers = ["stable-baselines3", "sb3-contrib"] if line[0] == "benchmarks/run_sb3.py" else []
+    return [*PACKAGES, *peers]
 
 
 def provenance(paths: list[str], packages: list[str]) -> str:
@@ -205,6 +209,11 @@ def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tu
         for script in {command(run)[0], run.get("like", command(run)[0])}:
             if not (ROOT / script).exists():
                 refuse(f"{path}: run {name}: there is no {script}")
+        for package in packages(command(run)) if missing else []:
+            try:
+                importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                refuse(f"run {name}: {package} is not installed; pip install -r benchmarks/requirements.txt")
         jobs += [(name, seed) for seed in missing]
         if len(missing) < len(wanted):
             print(f"{name}: seeds {format_seeds(set(wanted) - set(missing))} are there", flush=True)
@@ -248,14 +257,9 @@ def run_all(table: dict, jobs: list[tuple[str, int]], args: argparse.Namespace) 
     return not failed
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        refuse(message)
-
-
 def main() -> None:
     """Read the command line, and do what it says."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="runs of the table; default: all")
     parser.add_argument("--seeds", default="", help="like 1-10 or 1,3,5-7; default: those in the table")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at the same time")

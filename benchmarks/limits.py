@@ -8,11 +8,11 @@ both in the mean over seeds. The score of a way is the mean over envs of its mea
 1707.06347, section 6.1, which has the best result at 1, and does not say whether of a seed or in the mean).
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
-from results import ROOT, csv_path, number, read_csv, read_table, refuse
+from command_line import ROOT, Parser
+from results import csv_path, number, read_csv, read_table
 
 TABLE = ROOT / "benchmarks/limits.toml"
 PAGE = ROOT / "docs/trust_regions.md"
@@ -72,6 +72,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        refuse("there are no flags")
+    Parser(__doc__).parse_args()
     PAGE.write_text(page())

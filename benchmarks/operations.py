@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from command_line import Parser  # noqa: E402
 from learning_curves import apply_patch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributions import Categorical, kl_divergence  # noqa: E402
@@ -171,8 +172,10 @@ def fisher() -> None:
 
 
 if __name__ == "__main__":
+    parser = Parser(__doc__)
+    parser.add_argument("--memory-kept", action="store_true", help="for the process that this one starts")
     torch.set_num_threads(1)
-    if sys.argv[1:] == ["--memory-kept"]:
+    if parser.parse_args().memory_kept:
         atari(memory_kept=True)
     else:
         atari(memory_kept=False)

@@ -9,13 +9,12 @@ and dashed lines are what others have published. Each PNG file has a fingerprint
 
 import hashlib
 import json
-import sys
 import textwrap
 
 import matplotlib
 import numpy as np
+from command_line import ROOT, Parser
 from results import (
-    ROOT,
     SAME,
     Results,
     bootstrap,
@@ -240,8 +239,10 @@ def draw(name: str, picture: dict, shown: list[dict], theme_name: str) -> None:
 
 def main() -> None:
     """Draw the pictures that are named, or all."""
-    table = read_table()
-    for name in sys.argv[1:] or table["pictures"]:
+    parser = Parser(__doc__)
+    parser.add_argument("names", nargs="*", metavar="PICTURE", help="of benchmarks/runs.toml; default: all")
+    names, table = parser.parse_args().names, read_table()
+    for name in names or table["pictures"]:
         picture = find(table["pictures"], name, "picture")
         if shown := panels(picture, table):
             for theme in THEMES:

@@ -20,16 +20,15 @@ import math
 import os
 import re
 import shlex
-import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import timings
+from command_line import ROOT, Parser, refuse
 
-ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks/runs.toml"
 CLIPPED = ROOT / "benchmarks/results/clipped_actions.csv"
 RUNS = ROOT / "docs/runs.md"
@@ -52,12 +51,6 @@ RUN_KEYS = {
 PUBLISHED_KEYS = {"label", "value", "spread", "seeds", "statistic", "env", "steps", "source"}
 PICTURE_KEYS = {"curves", "finals", "columns", "labels", "note", "alt"}
 SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
-
-
-def refuse(mistake: str) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
-    print(f"{Path(sys.argv[0]).name}: {' '.join(mistake.split())}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 # The table of runs, and their CSV files
@@ -467,6 +460,7 @@ def pages() -> dict[Path, str]:
 
 def main() -> None:
     """Write the pages."""
+    Parser(__doc__).parse_args()
     for page, text in pages().items():
         if text != page.read_text():
             page.write_text(text)

@@ -12,12 +12,20 @@ import importlib
 import json
 import math
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
+from command_line import ROOT, Parser, refuse
 
-ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+
+
+def check_peer(script: str) -> None:
+    """Refuse if what a script is compared with is not installed."""
+    for package in ["stable_baselines3"] + ["sb3_contrib"] * (script == "trpo"):
+        if not find_spec(package):
+            refuse(f"{package} is not installed; pip install -r benchmarks/requirements.txt")
 
 
 def make_peer_envs(script: str, args, num_envs: int, seed: int):
@@ -144,14 +152,17 @@ def train(script: str, args, run_dir: Path) -> list[float]:
 def main() -> None:
     """Read the flags of the script named first, and train."""
     known = ("ppo_discrete.py", "ppo_continuous.py", "ppo_atari.py", "variants/trpo.py")
-    if len(sys.argv) < 2 or sys.argv[1] not in known:
-        print(f"run_sb3.py: the first argument is one of {', '.join(known)}", file=sys.stderr)
-        raise SystemExit(2)
-    script = importlib.import_module(sys.argv[1].removesuffix(".py").replace("/", "."))
-    args = tyro.cli(script.Args, args=sys.argv[2:])
+    parser = Parser(__doc__)
+    parser.usage = "%(prog)s SCRIPT [its flags; SCRIPT --help lists them]"
+    parser.add_argument("script", choices=known, metavar="SCRIPT", help=f"one of {', '.join(known)}")
+    path = parser.parse_args(sys.argv[1:2]).script
+    script = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    args = tyro.cli(script.Args, args=sys.argv[2:], prog=f"{Path(sys.argv[0]).name} {path}")
+    name = Path(path).stem
+    check_peer(name)
     script.check(args)
     run_dir, lock = script.make_run_dir(args)
-    returns = train(Path(script.__file__).stem, args, run_dir)
+    returns = train(name, args, run_dir)
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
     mean = sum(returns) / len(returns)
     print(f"mean return {mean:g} in {len(returns)} episodes of evaluation; see {run_dir}")

@@ -25,12 +25,11 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import tyro
+from command_line import ROOT, refuse
 
 START = time.perf_counter()
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass
@@ -57,6 +56,8 @@ def make_script_args(args: Args, folder: str):
 
 def measure(steps: list[int], seconds: list[float]) -> dict[str, float]:
     """Speed and start-up from what was done when, seconds from the start of the process."""
+    if len(steps) < 3:
+        refuse(f"--steps is too few for 3 rollouts ({len(steps)}): the clock starts after the second")
     first = max(1, len(steps) // 4)
     return {"speed": (steps[-1] - steps[first]) / (seconds[-1] - seconds[first]), "startup": seconds[1]}
 
@@ -179,6 +180,12 @@ def main(args: Args) -> None:
         result["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(result))
         return
+    if not (ROOT / f"{args.script.replace('.', '/')}.py").exists():
+        refuse(f"there is no script {args.script}; it is named like ppo_discrete or variants.trpo")
+    if args.repeats:
+        from run_sb3 import check_peer
+
+        check_peer(args.script.rpartition(".")[2])
     print(f"{args.script} on {args.env_id}, {args.threads} threads, {args.steps:,} steps a run {args.flags}")
     ratios = []
     for _ in range(args.repeats):

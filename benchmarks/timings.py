@@ -9,7 +9,6 @@ What a table compares runs in turn, in three rounds, each time in a process of i
 machine does slows all of it. benchmarks/results/timings.csv has every value, and what it was measured on.
 """
 
-import argparse
 import csv
 import json
 import re
@@ -19,11 +18,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
 
 import speed
+from command_line import ROOT, Parser
 
-ROOT = Path(__file__).parents[1]
 CSV = ROOT / "benchmarks/results/timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
 ROUNDS = 3
@@ -258,9 +256,7 @@ def measure(table: str, how: str) -> None:
 
 def main() -> None:
     """Read the command line, and measure what it says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; default: all")
     tables = parser.parse_args().tables or list(TABLES)
     if unknown := set(tables) - set(TABLES):

@@ -1,20 +1,24 @@
 """Break the scripts on purpose, one line at a time, and see whether the tests notice.
 
-    python tests/mutants.py                      # all mutants; exit code 1 if one survives
-    python tests/mutants.py D08 ppo_penalty E1   # those of some tags, and those of some scripts
+    python tests/mutants.py                         # all mutants; exit code 1 if one survives
+    python tests/mutants.py D08 ppo_discrete        # those of a tag in a script
+    python tests/mutants.py D06 D08 grpo ppo_llm    # those of either tag in either script
+    python tests/mutants.py ppo_discrete            # those of all tags in a script
 
 Every mutant is made of each script that has its line, or of those that it names, in a copy of the project.
 There it runs against the test that is to catch it (for a tag: the one in docs/details.md), as far as that
 test is of the broken script. So a test that cannot fail shows up as a survivor.
 """
 
+import argparse
+import difflib
 import multiprocessing
 import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -741,24 +745,61 @@ def survives(case):
         return code == 0
 
 
-def main(wanted):
+def select(words):
+    """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    cases = [(mutant, script) for mutant, script in cases if not wanted or {mutant.subject, script} & wanted]
+    scripts = {*words} & {*SCRIPTS, *LANGUAGE}
+    tags = {*words} - scripts
+    return [
+        (mutant, script)
+        for mutant, script in cases
+        if (not tags or mutant.subject in tags) and (not scripts or script in scripts)
+    ]
+
+
+def describe(case):
+    mutant, script = case
+    line, broken = (" ".join(text.split()) for text in (mutant.line, mutant.broken))
+    return f"{mutant.subject} in {script}: {line}  ->  {broken}"
+
+
+def attempt(number, case):
+    """Whether it survives; prints what is tried, and what came of it. Several run at a time."""
+    print(f"{number} {describe(case)}\n", end="", flush=True)
+    start = time.perf_counter()
+    survived = survives(case)
+    verdict = "SURVIVED" if survived else "caught"
+    print(f"{number} {verdict} after {time.perf_counter() - start:.0f} s\n", end="", flush=True)
+    return survived
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
+    words, known = parser.parse_args().words, {*SCRIPTS, *LANGUAGE} | {mutant.subject for mutant in MUTANTS}
+    for word in words:
+        if word not in known:
+            close = difflib.get_close_matches(word, known, 1)
+            parser.error(f"{word} is neither a tag nor a script{f'; {close[0]}?' if close else ''}")
+    cases = select(words)
+    if not cases:
+        parser.error(f"there is no mutant of {' '.join(words)}")
     os.environ["OMP_NUM_THREADS"] = "1"
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["pytest", "hypothesis", "torch.utils.tensorboard", "gymnasium", "tyro", "moviepy"]
         + ["transformers.models.llama", "transformers.models.gpt2"] * any(s in LANGUAGE for _, s in cases)
     )
-    survivors = 0
+    start, numbers = time.perf_counter(), [f"[{number}/{len(cases)}]" for number in range(1, len(cases) + 1)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (mutant, script), survived in zip(cases, pool.map(survives, cases), strict=True):
-            verdict = "SURVIVED" if survived else "caught"
-            change = "  ->  ".join(" ".join(line.split()) for line in (mutant.line, mutant.broken))
-            print(f"{verdict:9} {mutant.subject:10} {script:22} {change}", flush=True)
-            survivors += survived
-    print(f"{len(cases) - survivors} of {len(cases)} mutants caught")
+        results = list(pool.map(attempt, numbers, cases))
+    survivors = [case for case, survived in zip(cases, results, strict=True) if survived]
+    print(*(f"SURVIVED: {describe(case)}" for case in survivors), sep="\n", end="\n" * bool(survivors))
+    caught, minutes = len(cases) - len(survivors), (time.perf_counter() - start) / 60
+    print(f"{caught} of {len(cases)} mutants caught in {minutes:.1f} minutes")
     return 1 if survivors else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(set(sys.argv[1:])))
+    raise SystemExit(main())

@@ -1,0 +1,138 @@
+"""The programs around the scripts: their help, and what they say of a command line with a mistake."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import learning_curves
+import mutants
+import pytest
+import results
+import run_sb3
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("benchmarks", "tests", "tools")
+PROGRAMS = sorted(
+    str(path.relative_to(ROOT))
+    for folder in FOLDERS
+    for path in (ROOT / folder).glob("*.py")
+    if "\nif __name__ ==" in path.read_text()
+)
+# Runs each command line as the shell would, but all of them in one process: to import torch takes seconds.
+DRIVER = """
+import contextlib, io, json, os, runpy, sys
+
+said, path = [], sys.path[1:]
+for line in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), None
+    sys.argv, sys.path = line, [os.path.dirname(line[0]), *path]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_path(line[0], run_name="__main__")
+        except SystemExit as error:
+            code = error.code
+    said.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(said))
+"""
+MISTAKES = [
+    ("benchmarks/clipped_actions.py", "the following arguments are required: NAME"),
+    ("benchmarks/failures.py --tabel", "unrecognized arguments: --tabel"),
+    ("benchmarks/failures.py --table --page", "--page: not allowed with argument --table"),
+    ("benchmarks/film.py cartpol", "run cartpol is not known; cartpole?"),
+    ("benchmarks/film.py sb3_cartpole", "run sb3_cartpole is stable-baselines3's"),
+    ("benchmarks/five_fixes.py --plto", "unrecognized arguments: --plto"),
+    ("benchmarks/language.py plot", "unrecognized arguments: plot"),
+    ("benchmarks/language.py --measure", "argument --measure: expected one argument"),
+    ("benchmarks/language.py --measure ppo", "argument --measure: invalid choice: 'ppo'"),
+    ("benchmarks/limits.py limits", "unrecognized arguments: limits"),
+    ("benchmarks/operations.py small", "unrecognized arguments: small"),
+    ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
+    ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
+    ("benchmarks/run_sb3.py", "the following arguments are required: SCRIPT"),
+    ("benchmarks/run_sb3.py ppo_masked.py", "argument SCRIPT: invalid choice: 'ppo_masked.py'"),
+    ("benchmarks/speed.py --script ppo_discrete.py", "there is no script ppo_discrete.py; it is named like"),
+    ("benchmarks/timings.py sped", "there is no table sped"),
+]
+
+
+def say(lines):
+    """Exit code, output and errors of each command line. What begins to work instead is ended."""
+    command = [sys.executable, "-c", DRIVER, json.dumps(lines)]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "110"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_program_says_what_it_is_for():
+    """The docstring's first words, and nothing is done."""
+    assert len(PROGRAMS) >= 16
+    for path, (code, out, err) in zip(PROGRAMS, say([[path, "--help"] for path in PROGRAMS]), strict=True):
+        words = ast.get_docstring(ast.parse((ROOT / path).read_text())).split()
+        assert (code, err) == (0, ""), path
+        assert out.startswith("usage: ") and " ".join(words[:12]) in " ".join(out.split()), path
+
+
+def test_what_a_program_does_not_know_costs_a_line():
+    lines = [line.split() for line, _ in MISTAKES]
+    for (path, *_), (_, mistake), (code, out, err) in zip(lines, MISTAKES, say(lines), strict=True):
+        assert (code, out, err.count("\n")) == (2, "", 1), (path, out, err)
+        assert err.startswith(f"{Path(path).name}: ") and mistake in err
+
+
+def test_what_is_not_installed_is_told_before_any_work(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(learning_curves, "packages", lambda _: ["torch", "nonsense"])
+    monkeypatch.setattr(run_sb3, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit):
+        learning_curves.plan(results.read_table(), ["cartpole"], [1], tmp_path / "runs.toml")
+    assert "run cartpole: nonsense is not installed" in capsys.readouterr().err
+    learning_curves.plan(results.read_table(), ["cartpole"], [1], results.TABLE)  # this seed is there
+    with pytest.raises(SystemExit):
+        run_sb3.check_peer("ppo_discrete")
+    assert "stable_baselines3 is not installed" in capsys.readouterr().err
+
+
+def test_mutants_of_a_tag_and_a_script_are_of_both():
+    def chosen(*words):
+        cases = mutants.select(words)
+        return {mutant.subject for mutant, _ in cases}, {script for _, script in cases}
+
+    tags, scripts = chosen()
+    assert len(scripts) == 11 and {"D08", "D23", "G1"} < tags
+    assert chosen("D08", "ppo_discrete") == ({"D08"}, {"ppo_discrete"})
+    assert chosen("D06", "D08", "grpo", "ppo_llm") == ({"D06", "D08"}, {"grpo", "ppo_llm"})
+    assert chosen("D23")[1] == {"ppo_continuous", "ppo_penalty", "trpo"}
+    assert chosen("grpo")[1] == {"grpo"} and chosen("grpo")[0] > {"D08", "G1", "greedy"}
+    assert chosen("D23", "ppo_discrete") == (set(), set())
+
+
+def test_mutants_are_told_as_they_are_tried(monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which it sets
+    monkeypatch.setattr(mutants.multiprocessing, "get_context", MagicMock())
+    monkeypatch.setattr(mutants, "survives", lambda case: "max" in case[0].broken)
+    monkeypatch.setattr(sys, "argv", ["mutants.py", "D08", "ppo_discrete"])
+    assert mutants.main() == 1
+    *lines, survivor, total = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * 4
+    change = "D08 in ppo_discrete: -torch.min(ratio  ->  -torch.max(ratio"
+    assert lines.index(f"[3/4] {change}") < lines.index("[3/4] SURVIVED after 0 s")
+    assert [line for line in lines if line.startswith("[2/4]")][1] == "[2/4] caught after 0 s"
+    assert survivor == f"SURVIVED: {change}" and total.startswith("3 of 4 mutants caught in ")
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        (["D08", "ppo_discrete.py"], "ppo_discrete.py is neither a tag nor a script; ppo_discrete?"),
+        (["D23", "ppo_discrete"], "there is no mutant of D23 ppo_discrete"),
+    ],
+)
+def test_mutants_that_are_not_there(monkeypatch, capsys, words, mistake):
+    monkeypatch.setattr(sys, "argv", ["mutants.py", *words])
+    with pytest.raises(SystemExit) as error:
+        mutants.main()
+    assert error.value.code == 2 and mistake in capsys.readouterr().err
