@@ -189,7 +189,7 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     except Exception as error:  # of the env's own code, too
         line, game = traceback.extract_tb(error.__traceback__)[-1], args.env_id.startswith("ALE/")
         where = "ppo_atari.py plays it" if game else f"{line.filename}, line {line.lineno}"
-        refuse(f"--env-id {args.env_id}: {type(error).__name__}: {error} ({where})")
+        refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error!r} ({where})")
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     if not isinstance(obs_space, Box):
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
@@ -225,7 +225,7 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent; metrics of each iteration, then of the evaluation."""
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
@@ -250,7 +250,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     if args.resume:
         past = load(run_dir, args, agent=agent, optimizer=optimizer)
     first_iteration, steps, log = past["iteration"], past["iteration"] * B, []
-    episodes = deque(past["episodes"], maxlen=100)  # (return, length) of each
+    episodes = deque(past["episodes"], maxlen=100)  # the last: (return, length) of each
     flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
     (run_dir / "args.json").write_text(flags + "\n")
     writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
@@ -325,7 +325,9 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
-        row["episode_return"], row["episode_length"] = np.mean(episodes, 0) if episodes else [math.nan] * 2
+        age = np.cumsum([length for _, length in reversed(episodes)])  # in steps
+        recent = list(episodes)[-max(1, np.sum(age < steps / 5)) :]  # a short run's last 100 are old
+        row["episode_return"], row["episode_length"] = np.mean(recent, 0) if recent else [math.nan] * 2
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["steps_per_second"] = B / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
@@ -346,7 +348,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     envs.close()
     save(run_dir, args, steps // B, agent, optimizer, episodes)
     if args.eval_episodes:
-        log.append({"steps": steps, "eval_return": report(agent, args, run_dir)})
+        log = log or [{"steps": steps}]  # a run that was finished has no iteration left
+        log[-1]["eval_return"] = report(agent, args, run_dir)
         writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
         if args.track:
             wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})

@@ -70,7 +70,7 @@ def make_trpo(args, envs, seed: int):
         cg_max_steps=args.cg_iters,
         cg_damping=args.cg_damping / components,
         line_search_max_iter=args.backtracks,
-        line_search_shrinking_factor=args.backtrack_coef,
+        line_search_shrinking_factor=trpo.SHORTER,
         normalize_advantage=args.norm_adv,
         policy_kwargs={"log_std_init": args.log_std_init},
         device="cpu",

@@ -22,10 +22,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SCRIPTS, VECTOR, name_of, toy
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Graph
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_operations import command_line, flags_of  # noqa: F401
-from test_train import same_weights
+from test_operations import command_line, flags_of, sealed  # noqa: F401
 from torch import distributed
 
 import ppo_atari
@@ -111,9 +110,12 @@ def test_arguments_of_the_env(make_args):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"env_kwargs": "{map: 8}"}, "--env-kwargs {map: 8}: JSONDecodeError: Expecting property name"),
-        ({"env_kwargs": "5"}, "--env-kwargs 5: TypeError: "),
-        ({"env_id": "FrozenLake-v1", "env_kwargs": '{"map_name": "16x16"}'}, "KeyError: '16x16'"),
+        ({"env_kwargs": "{map: 8}"}, "--env-kwargs {map: 8}: JSONDecodeError('Expecting property name"),
+        ({"env_kwargs": "5"}, "--env-kwargs 5: TypeError("),
+        ({"env_id": "FrozenLake-v1", "env_kwargs": '{"map_name": "16x16"}'}, "KeyError('16x16')"),
+        ({"env_id": "toy/Unflat-v0"}, "NotImplementedError("),
+        ({"env_id": "toy/Fails-v0"}, "test_at_home.py, line "),
+        ({"env_id": "ALE/Pong-v5"}, "(ppo_atari.py plays it)"),
         ({"env_kwargs": '{"no_such": 1}'}, "no_such"),
         ({"env_id": ":"}, "--env-id :"),
         ({"env_id": "a:b:c-v0"}, "--env-id a:b:c-v0"),
@@ -148,32 +150,28 @@ def test_no_evaluation_and_no_checkpoint_but_the_last(script, make_args, record)
     assert not played and "eval_return" not in log[-1]
 
 
-def test_a_run_without_evaluation_can_be_evaluated(script, make_args, capsys):
+def test_a_run_without_evaluation_can_be_evaluated(script, make_args, command_line):  # noqa: F811
     args = make_args(script, iterations=1, eval_episodes=0)
     script.train(args)
-    script.evaluate_run(replace(args, run_dir="", evaluate=args.run_dir))
-    assert " in 10 episodes of evaluation; see " in capsys.readouterr().out
+    code, out, _ = command_line(script, "--evaluate", args.run_dir)
+    assert code == 0 and " in 10 episodes of evaluation; see " in out
 
 
 # ---- checkpoints
 
 
-def test_each_damaged_byte_is_refused_or_harmless(make_args, command_line):  # noqa: F811
-    """Wherever in the file it is flipped."""
-    args = make_args(ppo_discrete, iterations=1)
-    agent, _ = ppo_discrete.train(args)
+def test_each_damaged_byte_is_refused(script, make_args, no_evaluation):
+    """Wherever in the file it is flipped: 60 places, the first and the last byte among them."""
+    args = make_args(script, iterations=1)
+    script.train(args)
     path = Path(args.run_dir, "checkpoint.pt")
-    whole, refused = path.read_bytes(), 0
-    for position in np.random.default_rng(0).integers(len(whole), size=60).tolist():
+    whole = path.read_bytes()
+    for position in (0, len(whole) - 1, *np.random.default_rng(0).integers(len(whole), size=58).tolist()):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 64]) + whole[position + 1 :])
-        copy = ppo_discrete.Agent(ppo_discrete.make_envs(args, 1))
-        try:
-            ppo_discrete.load(args.run_dir, agent=copy)
-            assert same_weights(agent, copy)
-        except SystemExit as exit:
-            assert exit.code == 2
-            refused += 1
-    assert refused > 40
+        with pytest.raises(SystemExit):
+            script.load(args.run_dir)
+    path.write_bytes(whole)
+    script.load(args.run_dir)
 
 
 def test_a_checkpoint_with_unknown_flags_is_refused(make_args, command_line):  # noqa: F811
@@ -182,7 +180,7 @@ def test_a_checkpoint_with_unknown_flags_is_refused(make_args, command_line):  #
     path = Path(args.run_dir, "checkpoint.pt")
     state = torch.load(path, weights_only=True)
     state["args"]["of_the_future"] = 1
-    torch.save(state, path)
+    sealed(path, state)
     for flag in ("--resume", "--evaluate"):
         code, out, err = command_line(ppo_discrete, flag, args.run_dir)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -209,7 +207,7 @@ def test_a_run_that_is_being_written_is_refused(script, make_args, capsys):
         with pytest.raises(SystemExit) as exit:
             script.train(longer)
         assert exit.value.code == 2
-        assert "another process is at work there" in capsys.readouterr().err
+        assert "could not be acquired" in capsys.readouterr().err
     if distributed.is_initialized():
         distributed.destroy_process_group()
     script.train(longer)  # the other has ended
@@ -243,12 +241,18 @@ def test_a_film_that_fails_costs_a_line(make_args, monkeypatch, capsys):
     assert capsys.readouterr().err == "no video: RuntimeError: no display\n"
 
 
+def test_a_film_of_mujoco_without_a_display_names_the_variable(make_args, monkeypatch, capsys):
+    monkeypatch.setattr(ppo_continuous, "evaluate", lambda *_: 1 / (len(_) < 3) and [0.0])
+    ppo_continuous.train(make_args(ppo_continuous, iterations=1, capture_video=True))
+    assert "MUJOCO_GL=egl" in capsys.readouterr().err
+
+
 def test_an_env_that_cannot_be_filmed_costs_a_line(vector, make_args, capsys):
     """Its constructor knows nothing of render_mode."""
     _, log = vector.train(make_args(vector, env_id=toy(vector, "Terminates"), capture_video=True))
     assert log[-1]["eval_return"] == 6
     out, err = capsys.readouterr()
-    assert "mean return 6 " in out and "render_mode" in err and err.endswith("no video: SystemExit: 2\n")
+    assert "mean return 6 " in out and "render_mode" in err and err.splitlines()[-1].startswith("no video")
 
 
 def test_flags_and_lengths_are_in_tensorboard(script, make_args):
@@ -258,26 +262,6 @@ def test_flags_and_lengths_are_in_tensorboard(script, make_args):
     events = EventAccumulator(args.run_dir).Reload()
     assert '"gamma": 0.5' in events.Tensors("args/text_summary")[0].tensor_proto.string_val[0].decode()
     assert events.Scalars("episode_length")[-1].value == 3
-
-
-def test_episodes_that_do_not_fit_are_told_of(make_args, capsys):
-    ppo_discrete.train(make_args(ppo_discrete, env_id="CartPole-v1", checkpoints=4))
-    message = "no episode can outlast 16 steps; fewer --checkpoints or a longer run helps"
-    assert message in capsys.readouterr().out
-    limit = '{"max_episode_steps": 16}'
-    ppo_discrete.train(make_args(ppo_discrete, env_id="CartPole-v1", checkpoints=4, env_kwargs=limit))
-    assert "outlast" not in capsys.readouterr().out
-    for T, told in ((3, False), (2, True)):  # for episodes of 3 steps
-        ppo_discrete.train(make_args(ppo_discrete, env_id="toy/TimesOut-v0", num_steps=T, checkpoints=4))
-        assert ("no episode can outlast" in capsys.readouterr().out) is told
-
-
-def test_games_that_do_not_fit_are_told_of(atari, make_args, no_evaluation, capsys):
-    """Their limit is one of frames, of which a step has four."""
-    for frames, told in ((16, False), (20, True)):
-        limit = json.dumps({"max_num_frames_per_episode": frames})
-        atari.train(make_args(atari, env_id="Pong", iterations=1, env_kwargs=limit))
-        assert ("no episode can outlast 4 steps" in capsys.readouterr().out) is told
 
 
 # ---- the screen
@@ -311,7 +295,7 @@ def test_the_bar_fits_80_columns(make_args):
     args = make_args(ppo_discrete, iterations=64)
     lines = on_a_terminal(80, sys.executable, ppo_discrete.__file__, *flags_of(args))
     assert max(map(len, [line for line in lines if "%|" in line])) <= 80
-    pattern = r"100%\|.*\| 4.10k/4.10k \[\S+<00:00, \S+/s, episode_return \S+  kl [\d.]+(e-\d+)?(  .*|])"
+    pattern = r"100%\|█{5,}\| 4.10k/4.10k \[\S+<00:00, \S+/s, episode_return [\d.]+]"
     assert any(re.fullmatch(pattern, line) for line in lines)
 
 
@@ -340,6 +324,20 @@ class OddContinuous(Odd):
     action_space = Box(-1, 1, (1,))
 
 
+class Unflat(Odd):
+    """What it shows cannot be flattened."""
+
+    observation_space = Dict(a=Graph(Box(0, 1, (2,)), None))
+
+
+class Fails(Odd):
+    def __init__(self):
+        super().__init__()
+        raise RuntimeError("no such level")
+
+
+gym.register("toy/Unflat-v0", Unflat)
+gym.register("toy/Fails-v0", Fails)
 gym.register("toy/Odd-v0", Odd)
 gym.register("toy/OddContinuous-v0", OddContinuous)
 
@@ -348,10 +346,10 @@ gym.register("toy/OddContinuous-v0", OddContinuous)
 @pytest.mark.parametrize(
     ("what", "number", "message"),
     [
-        ("obs", "NaN", "obs is nan before step 64"),
-        ("final_obs", "NaN", "final_obs is nan before step 64"),
-        ("reward", "Infinity", "reward is inf before step 64"),
-        ("reward", "-Infinity", "reward is -inf before step 64"),
+        ("obs", "NaN", "obs is not finite before step 64"),
+        ("final_obs", "NaN", "final_obs is not finite before step 64"),
+        ("reward", "Infinity", "reward is not finite before step 64"),
+        ("reward", "-Infinity", "reward is not finite before step 64"),
     ],
 )
 def test_causes_have_their_names(script, what, number, message, make_args):
@@ -361,12 +359,10 @@ def test_causes_have_their_names(script, what, number, message, make_args):
 
 
 def test_large_observations_are_finite(make_args):
-    """Their sum would not be."""
+    """Their sum would not be, nor is the variance."""
     args = make_args(ppo_continuous, env_id="toy/OddContinuous-v0", env_kwargs='{"obs": 2e38}')
-    try:
+    with pytest.raises(FloatingPointError, match="^obs_stats"):
         ppo_continuous.train(args)
-    except FloatingPointError as error:
-        assert not str(error).startswith("obs")
 
 
 @pytest.mark.parametrize("error", [OSError, FloatingPointError, KeyError])
@@ -405,5 +401,5 @@ def test_every_script_has_these_lines():
     """The same in each: a feature of one is a feature of all."""
     for script in SCRIPTS:
         source = inspect.getsource(script)
-        for line in ('writer.add_text("args"', "zipfile.ZipFile(path).testzip()", "FileLock(run_dir / "):
+        for line in ('writer.add_text("args"', "!= content[-32:]", "FileLock(run_dir / "):
             assert line in source, (name_of(script), line)

@@ -148,8 +148,8 @@ def test_a_lost_life_is_an_end_for_the_learner_alone(
     _, log = atari.train(make_args(atari, env_id="Breakout", episodic_life=episodic_life, **sizes))
     [((_, _, _, dones, *_), _)] = inputs
     assert dones.sum() == ends
-    assert log[-2]["episode_return"] == log[-1]["eval_return"] == 0
-    assert 100 < log[-2]["episode_length"] < 128  # of the whole game
+    assert log[-1]["episode_return"] == log[-1]["eval_return"] == 0
+    assert 100 < log[-1]["episode_length"] < 128  # of the whole game
 
 
 def test_fire_opens_every_game(make):
@@ -361,10 +361,10 @@ def test_rows_that_did_not_end_are_noise(atari, make_args, record, no_evaluation
     monkeypatch.setattr(atari.Agent, "forward", sees)
     monkeypatch.setattr(atari, "make_envs", lambda args, num_envs, *_: Ends(num_envs))
     atari.train(make_args(atari, num_steps=16, iterations=1))
-    [((rewards, _, dones, *_), _)] = inputs
+    [((_, values, next_values, dones, *_), _)] = inputs
     ends, lives = torch.arange(1, 17) % 6 == 0, torch.arange(1, 17) % 4 == 0
-    torch.testing.assert_close(rewards[:, 0], 99.0 * ends)
-    assert not rewards[:, 1:].any()
+    assert torch.equal(next_values[ends, 0], torch.full((2,), 100.0))
+    assert not next_values[:, 1:][dones[:, 1:] > 0].any()
     assert torch.equal(dones.T.bool(), torch.stack([ends, lives, ends, ends]))
 
 

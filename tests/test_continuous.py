@@ -221,7 +221,7 @@ def test_all_envs_share_the_statistics(continuous, small):
 
 
 def test_final_observations_are_normalised_and_not_counted(continuous, small, record):
-    """Learning rate 0, so that only the statistics change: the value of each final_obs comes after a time limit."""
+    """Learning rate 0, so that only the statistics change: the value of final_obs follows a time limit."""
     inputs = record(continuous, "compute_gae")
     args = small(
         env_id="toy/ThreeTimesOutContinuous-v0", learning_rate=0.0, num_envs=1, num_steps=6, gamma=0.9

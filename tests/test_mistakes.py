@@ -79,7 +79,6 @@ TRPO_MISTAKES = [
     ({"cg_iters": 0}, "--cg-iters 0 is not between 1 and"),
     ({"cg_damping": float("nan")}, "--cg-damping nan is not between 0 and"),
     ({"backtracks": 0}, "--backtracks 0 is not between 1 and"),
-    ({"backtrack_coef": 1.1}, "--backtrack-coef 1.1 is not between 0 and 1"),
     ({"critic_epochs": 0}, "--critic-epochs 0 is not between 1 and"),
 ]
 

@@ -1,7 +1,9 @@
 """Checkpoints, resume, evaluation, video, wandb, and failures that lose nothing."""
 
 import contextlib
+import hashlib
 import importlib
+import io
 import json
 import math
 import multiprocessing
@@ -19,7 +21,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ATARI, CONTINUOUS, ROOT, VECTOR, name_of, one_update, real, toy, updates_of, with_toys
+from conftest import (
+    ATARI,
+    CONTINUOUS,
+    ROOT,
+    VECTOR,
+    leave_process_group,
+    name_of,
+    one_update,
+    real,
+    toy,
+    updates_of,
+    with_toys,
+)
 from moviepy import VideoFileClip
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -114,9 +128,11 @@ def train_until_killed(name, args, owner, function, call, after):
 
 
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
-    """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts."""
-    ends = {"env_id": toy(script, "Dice")} if script in CONTINUOUS else {}  # those of a pendulum are too far
-    args = make_args(script, iterations=8, checkpoints=4, **ends)
+    """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts.
+
+    The env's difficulty grows with the episodes it has seen, whatever seed a reset gives it.
+    """
+    args = make_args(script, iterations=8, checkpoints=4, env_id=toy(script, "Curriculum"))
     script.train(args)
     moments = [
         ("script", "compute_gradients", 2 * updates_of(args) + 1, False),  # in iteration 2
@@ -124,7 +140,7 @@ def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
         ("SummaryWriter", "add_scalar", 15, False),  # from 2 on: after the update of 3
         ("os", "replace", 2, False),  # from 2 on: 4 is written, but not yet in its place
         ("script", "compute_gae", 4, False),  # from 2 on: after the rollout of 5
-        ("script", "save", 2, True),  # from 4 on: 6 is saved, its envs are not reset yet
+        ("script", "save", 2, True),  # from 4 on: 6 is saved, its envs are not made yet
     ]
     killed = replace(args, run_dir=make_args(script).run_dir)
     context = multiprocessing.get_context("forkserver")
@@ -207,14 +223,25 @@ def test_killed_at_any_moment(script, make_args):
     assert len(set(killed)) > 3
 
 
-def test_resuming_a_finished_run_changes_nothing(script, make_args, command_line, no_evaluation):
-    args = make_args(script, iterations=1)
+def test_a_finished_run_repeats_its_evaluation(script, make_args, command_line):
+    """Which may have been missing; the checkpoint stays, whatever is asked for, and so do the curves."""
+    args = make_args(script, iterations=2, eval_episodes=0)
     script.train(args)
-    before = {path: path.read_bytes() for path in Path(args.run_dir).iterdir()}
-    code, out, err = command_line(script, "--resume", args.run_dir)
-    assert (code, err) == (0, "")
-    assert "is finished" in out
-    assert {path: path.read_bytes() for path in Path(args.run_dir).iterdir()} == before
+    before = checkpoint(args.run_dir)
+    for flags in (
+        ["--eval-episodes=2"],
+        ["--eval-episodes=2", f"--total-timesteps={args.total_timesteps // 2}"],
+    ):
+        code, out, err = command_line(script, "--resume", args.run_dir, *flags)
+        assert (code, err) == (0, "") and " in 2 episodes of evaluation" in out.splitlines()[-1]
+        after = checkpoint(args.run_dir)
+        assert all(same(before[name], after[name]) for name in before.keys() - {"args"})
+        events = EventAccumulator(args.run_dir).Reload()
+        B = args.num_envs * args.num_steps
+        assert {scalar.step for scalar in events.Scalars("eval_return")} == {2 * B}
+        assert [
+            scalar.step for scalar in events.Scalars("kl" if hasattr(script, "ppo_loss") else "entropy")
+        ] == [B, 2 * B]
 
 
 def test_flags_of_the_run_hold_unless_given_anew(script, make_args, command_line, no_evaluation):
@@ -252,10 +279,60 @@ def test_a_cut_ends_no_episode_but_in_the_count(script, make_args, record, no_ev
     """Envs start anew, what they had scored is forgotten, and the last value is still bootstrapped."""
     inputs = record(script, "compute_gae")
     sizes = dict(num_envs=1, num_steps=16, iterations=4, checkpoints=4) | one_update(script)
-    _, log = script.train(make_args(script, env_id=toy(script, "TimesOut"), **sizes))
-    for (_, _, dones, *_), _ in inputs:
+    _, log = script.train(make_args(script, env_id=toy(script, "LimitWithin"), **sizes))
+    for (_, _, _, dones, *_), _ in inputs:
         assert dones[:, 0].tolist() == [0.0, 0.0, 1.0] * 5 + [0.0]
     assert log[-1]["episode_return"] == 6
+
+
+def cuts_of(script, make_args, record, **flags):
+    saves = record(script, "save")
+    _, log = script.train(make_args(script, eval_episodes=0, **flags))
+    return [iteration for (_, _, iteration, *_), _ in saves][:-1]
+
+
+def test_cuts_are_rare(script, make_args, record, no_evaluation):
+    """Ten of the longest episodes lie between two; a limit of the flags counts, a game's is of frames."""
+    small = dict(num_envs=1, num_steps=10, iterations=8, checkpoints=8) | one_update(script)
+    env_id = real(script)["env_id"] if script in ATARI else toy(script, "TimesOut")  # after 3 steps
+    name = "max_num_frames_per_episode" if script in ATARI else "max_episode_steps"
+    limits = [3, 4] if script not in ATARI else [12, 16]
+    three, four = (
+        cuts_of(script, make_args, record, env_id=env_id, env_kwargs=json.dumps({name: limit}), **small)
+        for limit in limits
+    )
+    assert three == [0, 3, 6] and four == [0, 4]
+    if script not in ATARI:
+        assert cuts_of(script, make_args, record, env_id=env_id, **small) == three
+
+
+def test_a_short_run_has_no_cut_within(make_args, record):
+    """The longest episodes of CartPole have 500 steps, of which this run has 1,000 for each env."""
+    flags = dict(env_id="CartPole-v1", num_steps=100, iterations=10, checkpoints=10)
+    assert cuts_of(ppo_discrete, make_args, record, **flags) == [0]
+
+
+def test_flags_are_json(make_args):
+    """Which has no infinity."""
+    args = make_args(ppo_discrete, iterations=1, target_kl=math.inf)
+    ppo_discrete.train(args)
+
+    def refuse(name):
+        raise ValueError(f"{name} is not JSON")
+
+    flags = json.loads(Path(args.run_dir, "args.json").read_text(), parse_constant=refuse)
+    assert float(flags["target_kl"]) == math.inf
+
+
+def test_a_clock_that_goes_back_hides_no_row(make_args, monkeypatch):
+    """TensorBoard reads a folder's files in the order of their names, which begin with the time."""
+    args = make_args(ppo_discrete, iterations=4, checkpoints=4)
+    ppo_discrete.train(args)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - 3600)
+    ppo_discrete.train(replace(args, resume=args.run_dir, total_timesteps=2 * args.total_timesteps))
+    events = EventAccumulator(args.run_dir, size_guidance={"scalars": 0}).Reload()
+    assert {scalar.step for scalar in events.Scalars("kl")} == {64 * i for i in range(1, 9)}
 
 
 # ---- evaluation and video
@@ -276,6 +353,7 @@ def test_small_returns_are_not_rounded_away(script, make_args, monkeypatch, caps
     monkeypatch.setattr(script, "evaluate", lambda *_: [-0.25, 0.125])
     script.report(None, make_args(script), "here")
     assert capsys.readouterr().out.splitlines() == [
+        "evaluation: 2 episodes, each until it ends",
         "returns of evaluation: -0.25 0.125",
         "mean return -0.0625 in 2 episodes of evaluation; see here",
     ]
@@ -292,7 +370,7 @@ def test_more_episodes_of_a_saved_run(script, make_args, command_line):
     args = make_args(script, iterations=1, eval_episodes=2)
     script.train(args)
     code, out, _ = command_line(script, "--evaluate", args.run_dir, "--eval-episodes", 5)
-    assert code == 0 and len(out.splitlines()[0].split()) == 3 + 5
+    assert code == 0 and len(out.splitlines()[1].split()) == 3 + 5
 
 
 def test_evaluation_in_another_env(make_args, command_line):
@@ -412,9 +490,9 @@ def not_ignored():
 @pytest.mark.parametrize(
     ("failure", "kind", "message"),
     [
-        ("NanObs", FloatingPointError, "obs is nan before step 448"),
-        ("NanFinalObs", FloatingPointError, "final_obs is nan before step 448"),
-        ("InfReward", FloatingPointError, "reward is inf before step 448"),
+        ("NanObs", FloatingPointError, "obs is not finite before step 448"),
+        ("NanFinalObs", FloatingPointError, "final_obs is not finite before step 448"),
+        ("InfReward", FloatingPointError, "reward is not finite before step 448"),
         ("Raises", KeyError, "'the door is locked'"),
         ("Interrupted", KeyboardInterrupt, ""),
     ],
@@ -457,7 +535,7 @@ def test_async_envs_are_the_same_envs(vector, make_args, no_evaluation):
 def test_exploding_loss(discrete, make_args, no_evaluation):
     """A finite reward whose square is not."""
     args = make_args(discrete, env_id=broken(discrete, "HugeReward"), iterations=8, checkpoints=8)
-    with pytest.raises(FloatingPointError, match="^value_loss is inf before step 448$"):
+    with pytest.raises(FloatingPointError, match="^value_loss is not finite before step 448$"):
         discrete.train(args)
     assert checkpoint(args.run_dir)["iteration"] == 6
     assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
@@ -467,12 +545,12 @@ def test_exploding_loss(discrete, make_args, no_evaluation):
 def test_exploding_weights(script, make_args, no_evaluation):
     """Of the others, tanh keeps what comes of them finite."""
     args = make_args(script, learning_rate=1e12, max_grad_norm=math.inf, checkpoints=4)
-    with pytest.raises(FloatingPointError, match="^[a-z_]+ is (nan|-?inf) before step "):
+    with pytest.raises(FloatingPointError, match="^[a-z_.0-9]+ is not finite before step "):
         script.train(args)
     assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
 
 
-def test_rewards_of_games_are_checked_too(atari, make_args, no_evaluation, monkeypatch):
+def test_values_of_games_are_checked_too(atari, make_args, no_evaluation, monkeypatch):
     """What can be wrong with them is the value of a last observation."""
     forward = atari.Agent.forward
 
@@ -481,7 +559,7 @@ def test_rewards_of_games_are_checked_too(atari, make_args, no_evaluation, monke
         return dist, value.where(obs[..., -1, 0, 1] != 3, math.nan), *state
 
     monkeypatch.setattr(atari.Agent, "forward", nan_at_the_end)
-    with pytest.raises(FloatingPointError, match="^reward is nan before step 16$"):
+    with pytest.raises(FloatingPointError, match="^final_value is not finite before step 16$"):
         atari.train(make_args(atari, env_id="toy/TimesOut-v0"))
 
 
@@ -524,12 +602,23 @@ def truncated(path):
     path.write_bytes(path.read_bytes()[:-1000])
 
 
+def longer(path):
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def sealed(path, content):
+    """A file with the digest that a script expects at its end."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    path.write_bytes(buffer.getvalue() + hashlib.sha256(buffer.getvalue()).digest())
+
+
 def empty(path):
     path.write_bytes(b"")
 
 
 def malicious(path):
-    torch.save({"script": Malicious(path.parent)}, path)
+    sealed(path, {"writer": Malicious(path.parent)})
 
 
 def plain_pickle(path):
@@ -537,24 +626,25 @@ def plain_pickle(path):
 
 
 def other_script(path):
-    torch.save(checkpoint(path.parent) | {"script": "ppo_other.py"}, path)
+    sealed(path, checkpoint(path.parent) | {"writer": "ppo_other.py 0.9"})
 
 
 def something_else(path):
-    torch.save([1, 2, 3], path)
+    sealed(path, [1, 2, 3])
 
 
 def missing(path):
     path.unlink()
 
 
-UNSAFE, NO_ARCHIVE = "Weights only load failed", "File is not a zip file"
+DAMAGED = "it is damaged, or older than "
 SPOILT = [
-    (truncated, NO_ARCHIVE),
-    (empty, NO_ARCHIVE),
-    (malicious, UNSAFE),
-    (plain_pickle, NO_ARCHIVE),
-    (other_script, "it was written by ppo_other.py"),
+    (truncated, DAMAGED),
+    (longer, DAMAGED),
+    (empty, DAMAGED),
+    (malicious, "Weights only load failed"),
+    (plain_pickle, DAMAGED),
+    (other_script, "it was written by ppo_other.py 0.9"),
     (something_else, ""),
     (missing, "[Errno 2] No such file or directory"),
 ]
@@ -573,6 +663,116 @@ def test_spoiled_checkpoint(script, flag, make_args, command_line, no_evaluation
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"{name_of(script)}.py: {path} cannot be used: {message}")
         assert not Path(args.run_dir, "this-was-executed").exists()
+
+
+@pytest.mark.parametrize("what", ["shape", "strides", "step", "missing", "more"])
+def test_crafted_optimizer_states_are_refused(script, what, make_args, no_evaluation, capsys):
+    """A fused step would write through them, wherever that leads."""
+    args = make_args(script, iterations=1)
+    script.train(args)
+    path = Path(args.run_dir, "checkpoint.pt")
+    state = checkpoint(args.run_dir)
+    moments = list(state["optimizer"]["state"].values())
+    if what == "shape":
+        moments[0]["exp_avg"] = moments[0]["exp_avg"][:1]
+    if what == "strides":
+        moments[0]["exp_avg_sq"] = torch.zeros(1).expand(moments[0]["exp_avg_sq"].shape)
+    if what == "step":
+        moments[0]["step"] = torch.zeros(0)
+    if what == "missing":
+        del moments[0]["exp_avg"]
+    if what == "more":
+        state["optimizer"]["param_groups"][0]["params"].append(100)
+    sealed(path, state)
+    with pytest.raises(SystemExit) as exit:
+        script.train(replace(args, resume=args.run_dir, total_timesteps=2 * args.total_timesteps))
+    assert exit.value.code == 2 and f"{path} cannot be used: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_each_byte_of_a_checkpoint(script, make_args, no_evaluation, capfd):
+    """One byte is changed at a time; of a game's 20 MB, some 4,000 are."""
+    args = make_args(script, iterations=1)
+    script.train(args)
+    path = Path(args.run_dir, "checkpoint.pt")
+    whole, refused = path.read_bytes(), 0
+    few = [*range(2000), *range(2000, len(whole) - 20000, len(whole) // 1000)]
+    positions = range(len(whole)) if script in VECTOR else [*few, *range(len(whole) - 20000, len(whole), 20)]
+    for position in positions:
+        with open(path, "r+b") as file:
+            file.seek(position)
+            file.write(bytes([whole[position] ^ 1 << position % 8]))
+        with pytest.raises(SystemExit):
+            script.load(args.run_dir)
+        refused += 1
+        with open(path, "r+b") as file:
+            file.seek(position)
+            file.write(whole[position : position + 1])
+    script.load(args.run_dir)
+    with capfd.disabled():
+        print(f"{name_of(script)}: {refused:,} of {len(whole):,} bytes changed, each refused")
+
+
+def evil_run(script, make_args, folder, **flags):
+    """A run whose flags name a module beside it, which says when it is imported."""
+    args = make_args(script, iterations=1)
+    script.train(args)
+    (folder / "evil.py").write_text("print('imported')")
+    state = checkpoint(args.run_dir)
+    state["args"] |= flags
+    sealed(Path(args.run_dir, "checkpoint.pt"), state)
+    return args.run_dir
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
+def test_a_run_imports_no_module(script, flag, make_args, command_line, no_evaluation, tmp_path, monkeypatch):
+    """Unless the command line names it, too."""
+    monkeypatch.chdir(tmp_path)
+    run_dir = evil_run(script, make_args, tmp_path, env_id="evil:CartPole-v1")
+    code, out, err = command_line(script, flag, run_dir)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{run_dir} would import code; if you trust it, add --env-id evil:CartPole-v1" in err
+    if script in VECTOR:
+        code, out, _ = command_line(script, flag, run_dir, "--env-id", "evil:CartPole-v1")
+        assert out.startswith("imported") or "evil" in sys.modules
+        sys.modules.pop("evil", None)
+
+
+def test_statistics_that_overflow_are_not_saved(continuous, make_args, no_evaluation):
+    """An observation of 1e25, whose square is no float any more; the last checkpoint stays."""
+    args = make_args(continuous, env_id="toy/HugeContinuous-v0", iterations=4, checkpoints=4)
+    with pytest.raises(FloatingPointError, match=r"^obs_stats\.var is not finite before step 192$"):
+        continuous.train(args)
+    assert checkpoint(args.run_dir)["iteration"] == 2
+    assert all(x.isfinite().all() for x in checkpoint(args.run_dir)["agent"].values())
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_is_no_hindrance(
+    script, make_args, command_line, no_evaluation, monkeypatch
+):
+    args = make_args(script, iterations=1)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        script.train(args)
+    leave_process_group()
+    script.train(args)
+    assert checkpoint(args.run_dir)["iteration"] == 1
+    with pytest.raises(SystemExit):
+        script.train(args)  # but a checkpoint is
+
+
+def test_tracking_without_a_login_is_one_line(make_args, tmp_path):
+    args = make_args(ppo_discrete, track=True)
+    env = {name: value for name, value in os.environ.items() if "WANDB" not in name} | {"HOME": str(tmp_path)}
+    result = run(ppo_discrete, *flags_of(args), env=env)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1 and "ppo_discrete.py: --track: " in result.stderr
+
+
+def test_infos_may_differ(vector, make_args):
+    """Between envs and from step to step: what the scripts do not read does not leave an env."""
+    agent, log = vector.train(make_args(vector, env_id=toy(vector, "Tells"), eval_episodes=3))
+    assert log[-1]["eval_return"] == 10
 
 
 def test_what_cannot_change_when_resumed(script, make_args, command_line, no_evaluation):

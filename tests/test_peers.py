@@ -351,7 +351,7 @@ def test_a2c_is_ppo_of_one_epoch_of_one_batch(script, actions, make_args, no_eva
 
     flags = dict(update_epochs=1, num_minibatches=1, learning_rate=7e-4, vf_clip_coef=np.inf, ent_coef=0.01)
     args = make(make_args, script, actions, iterations=5, **flags)
-    monkeypatch.setattr(script, "Adam", rmsprop)
+    monkeypatch.setattr(torch.optim, "Adam", rmsprop)
     tape = play(script, args, monkeypatch)
     settings = dict(learning_rate=args.learning_rate, ent_coef=args.ent_coef, vf_coef=args.vf_coef / 2)
     settings |= dict(max_grad_norm=args.max_grad_norm, use_rms_prop=True, rms_prop_eps=1e-5)
@@ -373,7 +373,7 @@ def test_trpo(make_args, no_evaluation, monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     settings = dict(learning_rate=args.learning_rate, batch_size=64, target_kl=args.target_kl / 3)
     settings |= dict(cg_max_steps=args.cg_iters, cg_damping=args.cg_damping / 3, n_critic_updates=2)
-    settings |= dict(line_search_max_iter=args.backtracks, line_search_shrinking_factor=args.backtrack_coef)
+    settings |= dict(line_search_max_iter=args.backtracks, line_search_shrinking_factor=trpo.SHORTER)
     settings |= dict(policy_kwargs=dict(optimizer_kwargs=dict(eps=2e-5)))
     orders = tape.orders
     # Theirs shuffle for the policy, too, which sees everything at once.

@@ -169,7 +169,7 @@ def test_evaluation_is_greedy_if_asked(script, make_args):
 
 def test_adam_divides_by_an_epsilon_of_1e_5(script, make_args, record, no_evaluation):
     """The first step moves a parameter of gradient g by lr * g / (|g| + epsilon)."""
-    optimizers = record(script, "Adam")
+    optimizers = record(torch.optim, "Adam")
     script.train(make_args(script, num_envs=2, iterations=1))
     [(_, optimizer)] = optimizers
     optimizer.param_groups[0]["lr"] = 1.0
@@ -357,7 +357,7 @@ def test_target_kl_is_compared_with_the_last_minibatch(clipped, make_args, recor
 def test_returns_are_means_of_the_last_100_episodes(vector, make_args, record):
     """Of 1 to 20 steps, the t-th of which pays t."""
     inputs, played = record(vector, "compute_gae"), record(vector, "evaluate")
-    sizes = dict(num_steps=256, iterations=2, eval_episodes=5)
+    sizes = dict(num_steps=1024, iterations=2, eval_episodes=5)
     _, log = vector.train(make_args(vector, env_id=toy(vector, "Dice"), **sizes))
     lengths, length = [], torch.zeros(4)
     for dones in torch.cat([dones for (_, _, _, dones, *_), _ in inputs]):
@@ -366,10 +366,26 @@ def test_returns_are_means_of_the_last_100_episodes(vector, make_args, record):
         length[dones > 0] = 0
     assert len(lengths) > 150
     last = np.array(lengths[-100:])
-    assert log[-2]["episode_length"] == pytest.approx(last.mean())
-    assert log[-2]["episode_return"] == pytest.approx((last * (last + 1) / 2).mean())
+    assert log[-1]["episode_length"] == pytest.approx(last.mean())
+    assert log[-1]["episode_return"] == pytest.approx((last * (last + 1) / 2).mean())
     [(_, returns)] = played
     assert log[-1]["eval_return"] == pytest.approx(np.mean(returns)) and len(set(returns)) > 2
+
+
+def test_returns_of_a_short_run_are_those_of_its_last_fifth(script, make_args, no_evaluation):
+    """Its last 100 episodes would reach back to the first; one that is longer than a fifth counts, too."""
+    args = make_args(script, env_id=toy(script, "Curriculum"), num_envs=1, num_steps=40, iterations=5)
+    _, log = script.train(args)
+    episodes = torch.load(f"{args.run_dir}/checkpoint.pt", weights_only=True)["episodes"]
+    lengths = [length for _, length in episodes]
+    last = [x for i, x in enumerate(lengths) if sum(lengths[i:]) < 200 / 5]
+    assert 0 < len(last) < len(lengths)
+    assert log[-1]["episode_length"] == pytest.approx(np.mean(last))
+    flags = dict(
+        env_id=toy(script, "LimitWithin"), num_envs=1, num_steps=2, iterations=2, **one_update(script)
+    )
+    _, [*_, row] = script.train(make_args(script, **flags))
+    assert row["episode_length"] == 3
 
 
 def test_steps_per_second(script, make_args, no_evaluation, monkeypatch):
@@ -430,8 +446,8 @@ def test_envs_are_made_from_the_seed(script, make_args, monkeypatch):
     monkeypatch.setattr(script, "make_envs", watched)
     for seed, iterations in ((1, 1), (1, 2), (2, 1)):
         script.train(make_args(script, iterations, env_id=toy(script, "Terminates"), seed=seed))
-    assert len(drawn) == 6 and drawn[:2] == drawn[2:4]
-    assert len({number for numbers in drawn[2:] for number in numbers}) == 12
+    assert len(drawn) == 9 and drawn[:3] == drawn[3:6]
+    assert len({number for numbers in drawn[3:] for number in numbers}) == 18
 
 
 def test_envs_of_neighbouring_seeds_differ(vector, make_args, rollouts_of, no_evaluation):
@@ -467,7 +483,8 @@ def test_seeds_of_everything(script):
 def test_run_dir(script, make_args, capsys):
     args = make_args(script, env_id=toy(script, "TimesOut"), gamma=0.9)
     _, log = script.train(args)
-    assert script.Args(**json.loads(Path(args.run_dir, "args.json").read_text())) == args
+    flags = json.loads(Path(args.run_dir, "args.json").read_text())
+    assert script.Args(**{name: math.inf if x == "inf" else x for name, x in flags.items()}) == args
     events = EventAccumulator(args.run_dir, size_guidance={"scalars": 0}).Reload()
     assert set(events.Tags()["scalars"]) == set(log[-1]) - {"steps"}
     B = args.num_envs * args.num_steps

@@ -38,6 +38,13 @@ class Counter(Masks, gym.Env):
         return np.array([self.episode, self.t], dtype=np.float32)
 
 
+class Huge(Counter):
+    """From its 40th step on it shows numbers whose squares are too large for a float."""
+
+    def obs(self):
+        return super().obs() + (1e25 if self.t > 40 else 0)
+
+
 class Blind(Counter):
     """There is nothing to see."""
 
@@ -62,6 +69,34 @@ class Dice(Counter):
         gym.Env.reset(self, seed=seed)
         self.terminates_after = self.np_random.integers(1, 21)
         return super().reset(seed=seed)
+
+
+class Curriculum(Dice):
+    """Episodes grow with the number of those that were played, which no reset starts over: a new env does."""
+
+    played = 0
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        self.played += 1
+        self.terminates_after += self.played % 8
+        return obs, info
+
+
+class Tells(Counter):
+    """Infos that no two envs, and no two steps, have alike."""
+
+    told = 0
+
+    def info(self):
+        Tells.told += 1
+        return {"array": np.zeros(1 + Tells.told % 3), "kind": {"a": 1} if Tells.told % 2 else 1}
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self.info()
+
+    def step(self, action):
+        return *super().step(action)[:4], self.info()
 
 
 class Copy(Masks, gym.Env):
@@ -111,6 +146,11 @@ def register(name, env, limit=None, **kwargs):
     )
 
 
+def limited(env, limit):
+    """A time limit that the scripts do not see, so that they may save as often as --checkpoints says."""
+    return lambda **kwargs: TimeLimit(env(**kwargs), limit)
+
+
 register("Endless", Counter)
 register("Terminates", Counter, terminates_after=3)
 register("TimesOut", Counter, 3)
@@ -121,9 +161,12 @@ register("OnesBoth", Counter, 3, terminates_after=3, reward=1.0)
 register("Ones", Blind, 10, reward=1.0)
 register("Pays", Pays, 10)
 register("Dice", Dice)
+register("Curriculum", Curriculum)
+register("Huge", Huge)
+register("Tells", Tells, terminates_after=4)
+register("LimitWithin", limited(Counter, 3))
 register("Dict", DictObs, 5)
 gym.register("toy/Copy-v0", Copy)
 gym.register("toy/Unplayable-v0", Unplayable)
-# The scripts do not see their limits, and may save as often as --checkpoints says.
-gym.register("toy/CartPole-v0", lambda **kwargs: TimeLimit(CartPole(**kwargs), 500))
-gym.register("toy/Pendulum-v0", lambda **kwargs: TimeLimit(PendulumEnv(**kwargs), 200))
+gym.register("toy/CartPole-v0", limited(CartPole, 500))
+gym.register("toy/Pendulum-v0", limited(PendulumEnv, 200))

@@ -271,7 +271,7 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent; metrics of each iteration, then of the evaluation."""
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
@@ -302,7 +302,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if past["processes"] != WORLD_SIZE:
             refuse(f"{run_dir} is of {past['processes']} processes, not {WORLD_SIZE}")
     first_iteration, steps, log = past["iteration"], past["iteration"] * B * WORLD_SIZE, []
-    episodes = deque(past["episodes"], maxlen=100)  # (return, length) of each
+    episodes = deque(past["episodes"], maxlen=100)  # the last: (return, length) of each
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     if RANK == 0:
         flags = json.dumps(asdict(args), indent=2).replace(
@@ -391,14 +391,16 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # log
         steps += B * WORLD_SIZE
-        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in metrics}
+        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
         numbers = {"reward": rewards, "final_value": final_values} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         if RANK > 0:
             continue  # the first process speaks for all
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
-        row["episode_return"], row["episode_length"] = np.mean(episodes, 0) if episodes else [math.nan] * 2
+        age = np.cumsum([length for _, length in reversed(episodes)])  # in steps
+        recent = list(episodes)[-max(1, np.sum(age < steps / 5 / WORLD_SIZE)) :]  # the last 100 may be old
+        row["episode_return"], row["episode_length"] = np.mean(recent, 0) if recent else [math.nan] * 2
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["steps_per_second"] = B * WORLD_SIZE / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
@@ -422,7 +424,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         return agent, log
     save(run_dir, args, steps // (B * WORLD_SIZE), agent, optimizer, episodes)
     if args.eval_episodes:
-        log.append({"steps": steps, "eval_return": report(agent, args, run_dir)})
+        log = log or [{"steps": steps}]  # a run that was finished has no iteration left
+        log[-1]["eval_return"] = report(agent, args, run_dir)
         writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
         if args.track:
             wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})

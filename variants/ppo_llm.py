@@ -373,7 +373,7 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
 
 
 def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent; metrics of each iteration, then of the evaluation."""
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
     # setup
     check(args)
     N = args.num_envs
@@ -469,7 +469,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
         # log
         steps += N
-        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in metrics}
+        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
         if broken := [
             x for x, y in (row | agent.state_dict()).items() if not torch.as_tensor(y).isfinite().all()
         ]:
@@ -499,7 +499,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     bar.close()
     save(run_dir, args, steps // N, agent, optimizer)
     if args.eval_episodes:
-        log.append({"steps": steps, "eval_score": report(agent, args, run_dir, task)})
+        log = log or [{"steps": steps}]  # a run that was finished has no iteration left
+        log[-1]["eval_score"] = report(agent, args, run_dir, task)
         writer.add_scalar("eval_score", log[-1]["eval_score"], steps)
         if args.track:
             wandb.log(log[-1])

@@ -1,0 +1,69 @@
+"""Whether a short run tells the truth: its last episode_return beside 100 episodes of evaluation.
+
+    python benchmarks/short_runs.py      # ten seeds of CartPole and of LunarLander, with tuned flags
+
+Prints the table of docs/operations.md. Seeds are compared in pairs: where the intervals of two agents'
+evaluations lie apart, the returns that training reported should not tell the opposite.
+"""
+
+import itertools
+import os
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+from command_line import Parser  # noqa: E402
+
+import ppo_discrete  # noqa: E402
+
+SEEDS = range(1, 11)
+RUNS = {
+    "CartPole-v1": dict(num_envs=8, learning_rate=2.5e-3, gamma=0.98, total_timesteps=30_000),
+    "LunarLander-v3": dict(
+        num_envs=16,
+        num_minibatches=32,
+        update_epochs=10,
+        learning_rate=1e-3,
+        gamma=0.995,
+        gae_lambda=0.97,
+        total_timesteps=100_000,
+    ),
+}
+
+
+def short_run(env_id: str, seed: int) -> tuple[float, float, float]:
+    """The last episode_return -> with mean and half width of the 95% interval of the evaluation's returns."""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(open(os.devnull, "w")):
+        flags = dict(vf_clip_coef=np.inf, eval_episodes=0, run_dir=f"{folder}/run", seed=seed)
+        args = ppo_discrete.Args(env_id=env_id, **flags | RUNS[env_id])
+        agent, log = ppo_discrete.train(args)
+        args.eval_episodes = 100
+        returns = ppo_discrete.evaluate(agent, args)
+    return log[-1]["episode_return"], np.mean(returns), 1.96 * np.std(returns, ddof=1) / 10
+
+
+def main() -> None:
+    Parser(__doc__).parse_args()
+    with ProcessPoolExecutor() as pool:
+        for env_id in RUNS:
+            rows = list(pool.map(short_run, itertools.repeat(env_id), SEEDS))
+            print(f"\n{env_id}, {RUNS[env_id]['total_timesteps']:,} steps\n")
+            print("| seed | last `episode_return` | 100 episodes of evaluation |\n|---|---|---|")
+            for seed, (last, mean, width) in zip(SEEDS, rows, strict=True):
+                print(f"| {seed} | {last:.1f} | {mean:.1f} ± {width:.1f} |")
+            pairs = list(itertools.permutations(rows, 2))
+            better = [(a, b) for a, b in pairs if a[1] - a[2] > b[1] + b[2]]
+            wrong = sum(a[0] < b[0] for a, b in better)
+            print(
+                f"\nOf {len(better)} pairs whose intervals lie apart, the log has {wrong} the other way round."
+            )
+
+
+if __name__ == "__main__":
+    main()
