@@ -136,6 +136,16 @@ def make_agent(script, **flags):
     return agent
 
 
+def encoded(agent, prompts):
+    """tokens and attended (N, P) of prompts."""
+    return agent.pad_rows(agent.encode(prompts), "left")
+
+
+def texts_of(agent, tokens, mask):
+    rows = zip(tokens[:, -mask.shape[1] :], mask, strict=True)
+    return [agent.tokenizer.decode(row[counts], skip_special_tokens=True) for row, counts in rows]
+
+
 @torch.no_grad()
 def look(agent, tokens, attended, mask, **kwargs):
     """Log-probabilities of what was chosen, and the values, or zeros."""
@@ -235,7 +245,7 @@ def test_greedy_with_a_cache_is_greedy_without(script, positions):
     agent = make_agent(script)
     tokens, _, mask = script.complete(agent, PROMPTS, greedy=True)
     for n, prompt in enumerate(PROMPTS):
-        row = agent.encode([prompt])[0]
+        row = encoded(agent, [prompt])[0]
         for _ in range(int(mask[n].sum())):
             with torch.no_grad():
                 row = torch.cat([row, agent.model(row).logits[:, -1:].argmax(-1)], 1)
@@ -694,7 +704,7 @@ def test_warm_start(script, make_args):
     agent = script.Agent(args)
     script.warm_start(agent, args, task)
     tokens, _, mask = script.complete(agent, [problem["prompt"] for problem in task.training], greedy=True)
-    _, texts = agent.decode(tokens, mask)
+    texts = texts_of(agent, tokens, mask)
     right = [text == problem["answer"] for text, problem in zip(texts, task.training, strict=True)]
     assert np.mean(right) >= 0.5
 
@@ -1087,7 +1097,7 @@ def test_model_from_a_folder(script, make_args, tmp_path):
     agent, _ = script.train(make_args(script, model=folder, chat=True))
     assert agent.ends.tolist() == [1, 5, 7]  # the tokenizer's, which a warm start teaches, and the model's
     assert {x.dtype for x in agent.parameters()} == {torch.float32}
-    tokens, attended = agent.encode(["12", "3"])
+    tokens, attended = encoded(agent, ["12", "3"])
     assert agent.tokenizer.decode(tokens[0]) == "<12>" and attended.tolist() == [
         [True] * 4,
         [False] + [True] * 3,
@@ -1121,10 +1131,11 @@ def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypa
     """A token that is called the first of a text may be something else, as in ChatML."""
     agent = script.Agent(make_args(script))
     agent.tokenizer.bos_token = "<"
-    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "12"
+    assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "12"
     begin = lambda row, other=None: [agent.tokenizer.bos_token_id, *row]  # noqa: E731
     monkeypatch.setattr(agent.tokenizer, "build_inputs_with_special_tokens", begin)
-    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "<12"
+    for text in ("12", "<12"):  # which may begin so already
+        assert agent.tokenizer.decode(encoded(agent, [text])[0][0]) == "<12"
 
 
 def test_a_pad_that_the_model_does_not_know(script, make_args, monkeypatch):
@@ -1159,12 +1170,22 @@ def test_models_of_other_kinds_are_sampled(script, kind, monkeypatch):
     test_greedy_with_a_cache_is_greedy_without(script, None)
 
 
+def test_positions_of_a_part(script, make_args, monkeypatch, capfd):
+    """How long a text may be is said by the part of the model that reads it."""
+    config = Gemma3Config(**KINDS["pictures"].to_dict())
+    config.text_config.max_position_embeddings = 8
+    model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config))  # noqa: E731
+    monkeypatch.setattr(script, "make_model", model)
+    err = refused(script, make_args(script, max_new_tokens=5), capfd)
+    assert "a prompt of 4 tokens and --max-new-tokens are more than --model can take" in err
+
+
 def test_a_chat_goes_on_with_the_answer(script):
     agent = make_agent(script)
     agent.chat = True
     turns = "{% for m in messages %}{{ m.role }} {{ m.content }};{% endfor %}"
     agent.tokenizer.chat_template = turns + "{% if add_generation_prompt %}assistant {% endif %}"
-    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "user 12;assistant "
+    assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "user 12;assistant "
 
 
 # ---- mistakes
@@ -1282,15 +1303,44 @@ def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
     assert "--model tiny has no template for --chat" in refused(script, chat, capfd)
 
 
-def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd):
-    """Told before the first step, whichever prompt it is; a letter may be two tokens."""
+@pytest.mark.parametrize("text", ["é" * 30, "z" * 60])
+def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd, text):
+    """Told before the first step, whichever prompt has most tokens: not most letters, nor most bytes."""
     path = tmp_path / "long.jsonl"
-    texts = ["é" * 30, *(f"{i:041}" for i in range(20))]
+    texts = [text, *(f"{i:041}" for i in range(20)), *("<" + "a" * 99 + f">{i}" for i in range(20))]
     path.write_text("\n".join(json.dumps({"prompt": text}) for text in texts))
-    monkeypatch.setattr(script, "make_model", gpt2)
+
+    def make_model(args):
+        tokenizer, model = gpt2(args)
+        model.resize_token_embeddings(260, mean_resizing=False)
+        tokenizer.add_tokens("<" + "a" * 99 + ">")  # a single token
+        return tokenizer, model
+
+    monkeypatch.setattr(script, "make_model", make_model)
     monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
     err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)
     assert "a prompt of 60 tokens and --max-new-tokens are more than --model can take" in err
+    make_args = make_args(script, task=str(path), max_new_tokens=4, iterations=1)
+    monkeypatch.setattr(script, "warm_start", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # 64 positions are enough
+        script.train(make_args)
+
+
+def test_an_evaluation_refuses_prompts_that_are_too_long(script, make_args, command_line, tmp_path):  # noqa: F811
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"prompt": "1" * 2044, "answer": "1", "level": 1}))
+    args = make_args(script, iterations=1)
+    script.train(args)
+    flags = ("--evaluate", args.run_dir, "--task", path, "--reward", "test_llm:spread")
+    code, _, err = command_line(script, *flags)
+    assert (code, err.count("\n")) == (2, 1) and "a prompt of 2044 tokens" in err
+
+
+def test_a_tokenizer_without_an_end(script, make_args, monkeypatch, capfd):
+    tokenizer, model = gpt2(None)
+    tokenizer.eos_token = model.generation_config.eos_token_id = None
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer, model))
+    assert "--model tiny has no token that ends a text" in refused(script, make_args(script), capfd)
 
 
 # ---- docs/language.md

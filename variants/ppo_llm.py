@@ -60,9 +60,7 @@ class Args:
     reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
     chat: bool = False  # prompts are put into the model's chat template
     seed: int = 1  # all random numbers follow from it
-    sft_steps: int = (
-        50  # steps of supervised learning first, to be able to try (0: none, for a trained model)
-    )
+    sft_steps: int = 50  # steps of supervised learning first, to have a start (0: none, for a trained model)
     sft_learning_rate: float = 5e-3  # learning rate of Adam in these
     total_episodes: int | float = 25_600  # number of completions in total
     num_envs: int = 256  # number of completions that are sampled together
@@ -161,35 +159,33 @@ class Agent(nn.Module):
             refuse(f"--model {args.model} has no template for --chat")
         ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # id, ids, None
         ends = [torch.tensor(end).flatten() for end in ends if end is not None]
+        if not ends:
+            refuse(f"--model {args.model} has no token that ends a text")
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
-        self.value_head = nn.Linear(self.model.config.get_text_config().hidden_size, 1)
+        self.value_head = nn.Linear(self.model.get_output_embeddings().in_features, 1)
         nn.init.zeros_(self.value_head.weight)  # [L6] a random one would make the first advantages noise
         nn.init.zeros_(self.value_head.bias)
         self.reference = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
 
-    def pad_rows(self, rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
+    def pad_rows(self, rows: list[list[int]], side: str = "right") -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""
-        lengths = torch.tensor([[len(row)] for row in rows])
-        mask = torch.arange(lengths.max()) < lengths
-        mask = mask.flip(1) if left else mask
-        tokens = torch.full(mask.shape, self.pad).masked_scatter(mask, torch.tensor(sum(rows, [])))
+        pad = partial(nn.utils.rnn.pad_sequence, batch_first=True, padding_side=side)
+        tokens = pad([torch.tensor(row) for row in rows], padding_value=self.pad)
+        mask = pad([torch.ones(len(row), dtype=torch.bool) for row in rows])
         return tokens.to(self.ends.device), mask.to(self.ends.device)
 
-    def encode(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
-        """tokens and attended (N, P), padded on the left."""
+    def encode(self, prompts: list[str]) -> list[list[int]]:
+        """Prompts as tokens, with all that the model expects around them."""
         if self.chat:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
             begins = self.tokenizer.bos_token_id in self.tokenizer("x").input_ids  # as the model has learned
-            prompts = [(self.tokenizer.bos_token if begins else "") + prompt for prompt in prompts]
-        tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
-        P = tokens.shape[1]
-        if P + self.max_new_tokens > self.model.config.get_text_config().max_position_embeddings:
-            refuse(f"a prompt of {P} tokens and --max-new-tokens are more than --model can take")
-        return tokens, attended
+            begin = self.tokenizer.bos_token if begins else ""
+            prompts = [begin + prompt.removeprefix(begin) for prompt in prompts]
+        return self.tokenizer(prompts, add_special_tokens=False, verbose=False).input_ids
 
     def decode(self, tokens: Tensor, mask: Tensor) -> tuple[list[list[int]], list[str]]:
         """The completions, as the tokens that count and as texts without the end."""
@@ -205,11 +201,12 @@ class Agent(nn.Module):
     def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> tuple:
         """What the M tokens of the mask are chosen from, and the values of the states before them."""
         model = self.reference if frozen else self.model
-        kwargs = {"logits_to_keep": mask.shape[1], "output_hidden_states": True, "use_cache": False}
-        output = model(**self.inputs(tokens[:, :-1], attended[:, :-1]), **kwargs)  # [L2] says what comes next
-        hidden = output.hidden_states[-1][:, -mask.shape[1] :]
+        kwargs = {"logits_to_keep": mask.shape[1], "use_cache": False}
+        hidden, last = [], model.get_output_embeddings()
+        with last.register_forward_pre_hook(lambda _, inputs: hidden.extend(inputs)):  # as wide as it takes
+            output = model(**self.inputs(tokens[:, :-1], attended[:, :-1]), **kwargs)  # [L2] tells the next
         dist = Categorical(logits=output.logits[mask].float() / self.temperature, validate_args=False)  # [L3]
-        return dist, self.value_head(hidden[mask].float()).squeeze(-1)
+        return dist, self.value_head(hidden[0][mask].float()).squeeze(-1)
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
@@ -232,9 +229,31 @@ def make_model(args: Args) -> tuple:
 
 
 @torch.no_grad()
+def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
+    """Refuse prompts that are too long, and a model that would not be sampled as it is trained."""
+    *_, longest = rows = sorted(agent.encode(prompts), key=len)
+    limit = getattr(agent.model.config.get_text_config(), "max_position_embeddings", math.inf)
+    if len(longest) + args.max_new_tokens > limit > 0:  # XLNet's is -1
+        refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are more than --model can take")
+    rows = [row + row[-1:] * args.max_new_tokens for row in (rows[0], longest)]
+    alone, (tokens, attended) = [agent.pad_rows([row]) for row in rows], agent.pad_rows(rows, "left")
+    cache = DynamicCache(config=agent.model.config)
+    try:
+        learned = torch.cat([agent.model(**agent.inputs(*x), logits_to_keep=1).logits[:, -1] for x in alone])
+        agent.model(**agent.inputs(tokens[:, :-1], attended[:, :-1]), past_key_values=cache, logits_to_keep=1)
+        sampled = agent.model(**agent.inputs(tokens[:, -1:], attended), past_key_values=cache).logits[:, -1]
+        sampled, learned = ((x.float() / agent.temperature).log_softmax(-1) for x in (sampled, learned))
+        difference = (sampled - learned).abs().max().item()
+        if not difference < 0.01:  # rounding stays far below
+            raise ValueError(f"their log-probabilities differ by {difference:.2g}")
+    except Exception as error:  # each model lacks something else
+        refuse(f"--model {args.model} is not sampled as it is trained: {type(error).__name__}: {error}")
+
+
+@torch.no_grad()
 def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
-    tokens, attended = agent.encode(prompts)
+    tokens, attended = agent.pad_rows(agent.encode(prompts), "left")
     running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
     for _ in range(agent.max_new_tokens):
         output = agent.model(**agent.inputs(fed, attended), past_key_values=cache, logits_to_keep=1)
@@ -362,7 +381,7 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
     optimizer = optim.Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
-        prompts, attended = agent.encode([problem["prompt"] for problem in problems])
+        prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
         rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
         answers, mask = agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])
         dist, _ = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
@@ -385,8 +404,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     task = make_task(args)
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
-    prompts = [problem["prompt"] for problem in task.training + task.held_out]
-    agent.encode(sorted(prompts, key=lambda prompt: len(prompt.encode()))[-N:])  # the longest fit
+    check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
     if not args.resume:
         warm_start(agent, args, task)
     if args.kl_coef:
@@ -643,6 +661,7 @@ def main() -> None:
     if args.kl_coef:
         agent.reference = copy.deepcopy(agent.model)
     load(folder, agent=agent)
+    check_model(agent, args, [problem["prompt"] for problem in task.held_out])
     report(agent, args, Path(folder), task)
 
 
