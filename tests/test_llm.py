@@ -74,6 +74,22 @@ def none(prompts, completions, **columns):
     return [None] * len(prompts)
 
 
+def nothing(prompts, completions, **columns):
+    pass
+
+
+def one_number(prompts, completions, **columns):
+    return 1.0
+
+
+def one_tensor(prompts, completions, **columns):
+    return torch.tensor(1.0)
+
+
+def a_dict(prompts, completions, **columns):
+    return {n: 1.0 for n in range(len(prompts))}
+
+
 def equal(prompts, completions, **columns):
     return [1.0] * len(prompts)
 
@@ -174,6 +190,12 @@ def loss_of(script, dist, args, value=None, **fields):
     if script is grpo:
         return grpo.grpo_loss(dist, batch, args.clip_coef, args)
     return ppo_llm.ppo_loss(dist, torch.zeros(M) if value is None else value, batch, args.clip_coef, args)
+
+
+def graded(script, agent, rows, problems, reward=None):
+    """The scores of completions that are these tokens, and which of them are exactly right."""
+    tokens, mask = agent.pad_rows(rows)
+    return script.grade(agent, script.Task([], [], reward), problems, tokens, mask)[2:]
 
 
 def read(path):
@@ -284,7 +306,8 @@ def test_what_counts_ends_with_the_end_of_text(script, monkeypatch, pad, ends):
     assert torch.equal(attended[:, -4:], mask)
     for row, given, length in zip(tokens[:, -4:].tolist(), chosen.tolist(), lengths, strict=True):
         assert row == given[:length] + [pad] * (4 - length)
-    rows, texts = agent.decode(tokens, mask)
+    task = script.Task([], [], None)
+    rows, texts, *_ = script.grade(agent, task, [{"prompt": "", "answer": "x"}] * 4, tokens, mask)
     assert [len(row) for row in rows] == lengths and texts[1] == ""
 
 
@@ -468,7 +491,7 @@ def test_the_reward_is_on_the_last_token_that_counts(only_ppo, make_args, record
     calls, graded = record(ppo_llm, "compute_gae"), record(ppo_llm, "grade")
     ppo_llm.train(make_args(ppo_llm, iterations=1, sft_steps=8))
     rewards, _, _, dones, *_ = calls[0][0]
-    (_, _, rows, _), scores = graded[0]
+    rows, _, scores, _ = graded[0][1]
     for n, row in enumerate(rows):
         expected = torch.zeros(len(rewards))
         expected[len(row) - 1] = float(scores[n])
@@ -492,7 +515,7 @@ def test_kl_off_the_reward(only_ppo, make_args, record):
         gae_lambda=1.0, kl_coef=0.3, kl_in_reward=True, vf_coef=0.0, num_minibatches=1, update_epochs=1
     )
     ppo_llm.train(make_args(ppo_llm, iterations=2, **flags))
-    batch, scores = steps[1][0][1], torch.tensor(np.array(graded[1][1], np.float32))
+    batch, scores = steps[1][0][1], torch.tensor(np.array(graded[1][1][2], np.float32))
     k1 = (batch.logprobs - batch.ref_logprobs).sum(1)
     assert k1.abs().min() > 0
     first = batch.returns[:, 0] + 0.3 * k1  # in the order of the update
@@ -575,7 +598,7 @@ def test_a_group_of_two_by_hand(only_grpo):
 def test_a_group_answers_one_prompt_and_shares_what_it_earns(only_grpo, make_args, record):
     completed, graded = record(grpo, "complete"), record(grpo, "grade")
     _, batch = first_batch(grpo, make_args(grpo, sft_steps=8), record)
-    prompts, scores = completed[0][0][1], np.array(graded[0][1])
+    prompts, scores = completed[0][0][1], np.array(graded[0][1][2])
     assert prompts[0] == prompts[3] and prompts[4] == prompts[7]
     expected = torch.from_numpy(grpo.group_advantages(scores, 4, True)).float().sort().values
     torch.testing.assert_close(batch.advantages[:, 0].sort().values, expected)
@@ -681,9 +704,9 @@ def test_the_reference_never_moves(script, make_args, record):
     frozen = {}
     original = script.grade
 
-    def look_at_the_start(task, *rest):
+    def look_at_the_start(agent, *rest):
         frozen.setdefault("weights", {n: x.clone() for n, x in start[0][0][0].reference.state_dict().items()})
-        return original(task, *rest)
+        return original(agent, *rest)
 
     script.grade = look_at_the_start
     try:
@@ -734,7 +757,6 @@ def test_sorting_and_its_defaults(script, make_args, record):
     assert len({problem["prompt"] for problem in task.training + task.held_out}) == 100_000
     first = Counter(problem["prompt"][0] for problem in task.held_out)
     assert len(first) == 10 and max(first.values()) < 60
-    assert task.reward(completions=["1 ", "21"], answer=["1", "12"], prompts=["", ""]) == [1.0, 0.0]
     agent, log = script.train(make_args(script, task="sorting", reward="", num_envs=8, sft_steps=1))
     assert len(log) == 2 and log[-1]["eval_score"] == 0
 
@@ -912,15 +934,37 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
 @pytest.mark.parametrize("kind", [{}, {"requires_grad": True}, {"dtype": torch.bfloat16}], ids=str)
 def test_scores_may_be_tensors(script, kind):
     """As those of a reward model are."""
-    task = script.Task([], [], lambda completions, **_: torch.tensor([0.5, 1.0], **kind))
-    scores = script.grade(task, [{"prompt": "a"}] * 2, [[3], [4, 5]], ["x", "y"])
+    reward = lambda completions, **_: torch.tensor([0.5, 1.0], **kind)  # noqa: E731
+    scores, _ = graded(script, make_agent(script), [[3], [4, 5]], [{"prompt": "a"}] * 2, reward)
     assert [float(score) for score in scores] == [0.5, 1.0]
 
 
-def test_an_answer_may_begin_with_a_space(script):
-    """As is usual where tokens do; a completion may, too, where the answer does not."""
-    found = script.exact_match([" 7", " 7", "7 ", "8"], [" 7", "7", "7", "7"])
-    assert found == [1.0, 1.0, 1.0, 0.0]
+@pytest.mark.parametrize(
+    ("said", "answer", "right"),
+    [
+        ("7</s>", "7", 1),
+        (" 7</s>", "7", 1),  # as is usual where tokens begin with a space
+        ("7\n</s>", "7", 1),
+        ("7</s>", " 7", 1),
+        ("8</s>", "7", 0),
+        ("77</s>", "7", 0),
+        ("7", "7", 0),  # it may have gone on
+        ("</s>", None, 0),  # there is no answer
+        ("7<pad></s>", "7", 0),
+        ("<unk>7</s>", "<unk>7", 1),  # here, this is a token
+        ("7</s>", "<unk>7", 0),
+        ("é</s>", "é", 1),
+        ([195, 1], "é", 0),  # half of it
+        ([195 + 3, 58, 1], "7", 0),  # which a text would leave out
+    ],
+)
+def test_an_answer_is_right_in_all_its_tokens(script, said, answer, right):
+    """Special tokens count, as do bytes that are no text, and the end; spaces around it do not."""
+    agent = make_agent(script)
+    row = agent.tokenizer(said, add_special_tokens=False).input_ids if isinstance(said, str) else said
+    scores, exact = graded(script, agent, [row, [58, 1]], [{"prompt": "a", "answer": answer}] * 2)
+    assert exact[0] == scores[0] == right
+    assert exact[1] == (answer in ("7", " 7"))
 
 
 def test_flags_of_the_run_hold(script, make_args, command_line):  # noqa: F811
@@ -946,11 +990,18 @@ def test_evaluation_answers_each_prompt_once(script, make_args, record):
 
 def test_exact_is_the_share_of_right_answers(script, make_args, tmp_path, monkeypatch, capsys):
     """Of training and evaluation, whatever the score is."""
-    path, decode = tmp_path / "same.jsonl", script.Agent.decode
+    path = tmp_path / "same.jsonl"
     lines = [{"prompt": f"{i}>", "answer": "x", "level": i} for i in range(12)]
     path.write_text("\n".join(map(json.dumps, lines)))
-    texts = ["x", " x", "y", "x", "xx", "", "x", "y"]
-    monkeypatch.setattr(script.Agent, "decode", lambda *given: (decode(*given)[0], texts[: len(given[1])]))
+    texts = ["x</s>", " x</s>", "y</s>", "x</s>", "xx</s>", "</s>", "x</s>", "x"]
+
+    def fixed(agent, prompts, greedy=False):
+        rows = agent.tokenizer(texts[: len(prompts)], add_special_tokens=False).input_ids
+        tokens, mask = agent.pad_rows(rows)
+        prompts, attended = encoded(agent, prompts)
+        return torch.cat([prompts, tokens], 1), torch.cat([attended, mask], 1), mask
+
+    monkeypatch.setattr(script, "complete", fixed)
     args = make_args(script, iterations=1, task=str(path), eval_episodes=5)
     _, log = script.train(args)
     assert log[0]["exact"] == 0.5
@@ -1047,10 +1098,14 @@ def test_reward_functions(script, make_args, reward):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("one_too_few", "--reward returns n"),
-        ("one_token_too_few", "--reward returns n"),
-        ("not_a_number", "--reward returns a score that is not finite"),
-        ("none", "--reward returns a score that is not finite"),
+        ("one_too_few", "--reward returns no finite score for each"),
+        ("one_token_too_few", "--reward returns no finite score for each"),
+        ("not_a_number", "--reward returns no finite score for each"),
+        ("none", "--reward returns no finite score for each"),
+        ("nothing", "--reward returns no finite score for each"),
+        ("one_number", "--reward returns no finite score for each"),
+        ("one_tensor", "--reward returns no finite score for each"),
+        ("a_dict", "--reward returns no finite score for each"),
         ("one_for_each_token", "--reward scores tokens, but a group"),
     ],
 )
@@ -1212,8 +1267,10 @@ def test_reasoning_gym(script, make_args, monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
     task = script.make_task(make_args(script, task="spell_backward", reward="", task_config='{"size": 30}'))
     assert len(task.training) == 27 and task.training[0]["prompt"] == "w3"
-    scores = script.grade(task, task.training[:2], [[1], [1]], ["3w", "?"])
-    assert scores == [0.25, 0.0]
+    agent = make_agent(script)
+    rows = agent.tokenizer(["3w", "?"]).input_ids
+    scores, exact = graded(script, agent, rows, task.training[:2], task.reward)
+    assert scores == [0.25, 0.0] and exact == [1.0, 0.0]
 
 
 MISTAKES = [

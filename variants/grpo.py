@@ -175,12 +175,6 @@ class Agent(nn.Module):
             prompts = [begin + prompt.removeprefix(begin) for prompt in prompts]
         return self.tokenizer(prompts, add_special_tokens=False, verbose=False).input_ids
 
-    def decode(self, tokens: Tensor, mask: Tensor) -> tuple[list[list[int]], list[str]]:
-        """The completions, as the tokens that count and as texts without the end."""
-        pairs = zip(tokens[:, -mask.shape[1] :], mask, strict=True)
-        rows = [row[counts].tolist() for row, counts in pairs]
-        return rows, [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-
     def inputs(self, tokens: Tensor, attended: Tensor) -> dict:
         """What each pass of the model needs; positions count what is attended, not padding."""
         positions = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
@@ -265,17 +259,12 @@ class Task(NamedTuple):
 
     training: list[dict]
     held_out: list[dict]
-    reward: Callable[..., list]
-
-
-def exact_match(completions: list[str], answer: list[str], **columns: list) -> list[float]:
-    """1 for each completion that is the answer, 0 for others."""
-    return [float(right in (text, text.strip())) for text, right in zip(completions, answer, strict=True)]
+    reward: Callable[..., list] | None  # None: 1 for the answer, 0 for all else
 
 
 def make_task(args: Args) -> Task:
     """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward = exact_match
+    reward = None
     try:
         if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
@@ -288,7 +277,7 @@ def make_task(args: Args) -> Task:
             sys.path.append("")  # the module may be in the current folder
             module, _, name = args.reward.partition(":")
             reward = getattr(importlib.import_module(module), name)
-        needed = ("prompt", "answer") if reward is exact_match or args.sft_steps else ("prompt",)
+        needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
         if not all(x.get(name) and isinstance(x[name], str) for x in problems for name in needed):
             raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
     except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
@@ -323,17 +312,27 @@ def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
     return problems, reward
 
 
-def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: list[str]) -> list:
-    """What the reward function says: a score for each completion, or a list of them, one for each token."""
+def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
+    """Completions as tokens and as texts, their scores, or those of their tokens, and 1 for right answers."""
+    rows = [row[counts].tolist() for row, counts in zip(tokens[:, -mask.shape[1] :], mask, strict=True)]
+    texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+    answers = [str(problem.get("answer") or "") for problem in problems]
+    right = agent.tokenizer(answers, add_special_tokens=False).input_ids
+    said = [row[:-1] if row[-1] in agent.ends else [] for row in rows]  # what does not end is no answer
+    spell = agent.tokenizer.convert_ids_to_tokens  # which keeps special tokens and halves of letters
+    said, right = (["".join(map(str, spell(row))).strip(" \n▁ĠĊ") for row in x] for x in (said, right))
+    exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
-    columns |= {"prompts": columns.pop("prompt"), "completions": completions, "completion_ids": rows}
-    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in task.reward(**columns)]
+    columns |= {"prompts": columns.pop("prompt"), "completions": texts, "completion_ids": rows}
+    returned = task.reward(**columns) if task.reward else exact
+    if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
+        returned = []  # a number, a dict, None
+    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in returned]
     wanted = [len(row) if score.ndim else 1 for score, row in zip(scores, rows, strict=False)]
-    if len(scores) != len(rows) or [score.size for score in scores] != wanted:
-        refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
-    if not all(np.isfinite(score).all() for score in scores):
-        refuse("--reward returns a score that is not finite")
-    return scores
+    finite = all(np.isfinite(score).all() for score in scores)
+    if len(scores) != len(rows) or [score.size for score in scores] != wanted or not finite:
+        refuse("--reward returns no finite score for each completion, nor for each of its completion_ids")
+    return rows, texts, scores, exact
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
@@ -353,11 +352,10 @@ def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
     for start in tqdm(starts, desc="evaluation", leave=False, disable=None):
         problems = task.held_out[start : start + args.num_envs]
         tokens, _, mask = complete(agent, [problem["prompt"] for problem in problems], args.eval_greedy)
-        rows, completions = agent.decode(tokens, mask)
-        scores = grade(task, problems, rows, completions)
-        for problem, text, score in zip(problems, completions, scores, strict=True):
+        _, *columns = grade(agent, task, problems, tokens, mask)
+        for problem, text, score, exact in zip(problems, *columns, strict=True):
             answer = {"prompt": problem["prompt"], "completion": text, "score": float(np.sum(score))}
-            answers.append(answer | {"exact": problem.get("answer") in (text, text.strip())})
+            answers.append(answer | {"exact": bool(exact)})
     return answers
 
 
@@ -432,8 +430,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             problems = [random.choice(task.training) for _ in range(N // args.group_size)]
             problems = [problem for problem in problems for _ in range(args.group_size)]
             tokens, attended, mask = complete(agent, [problem["prompt"] for problem in problems])
-            rows, completions = agent.decode(tokens, mask)
-            scores = grade(task, problems, rows, completions)
+            rows, _, scores, exact = grade(agent, task, problems, tokens, mask)
             if any(np.ndim(score) for score in scores):
                 refuse("--reward scores tokens, but a group compares whole completions; see ppo_llm.py")
             actions = tokens[:, -mask.shape[1] :]
@@ -471,8 +468,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["signal"] = float(np.ptp(np.reshape(scores, (-1, args.group_size)), axis=1).astype(bool).mean())
         row["score"] = float(np.mean([np.sum(score) for score in scores]))
-        answers = [problem.get("answer") for problem in problems]
-        row["exact"] = float(np.mean(exact_match(completions, answers)))
+        row["exact"] = float(np.mean(exact))
         row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
