@@ -1249,13 +1249,14 @@ def test_a_chat_goes_on_with_the_answer(script):
 def fake_reasoning_gym():
     """What of reasoning_gym is used."""
     module = ModuleType("reasoning_gym")
-    module.factory = SimpleNamespace(DATASETS=dict.fromkeys(["chain_sum", "spell_backward", "gcd"]))
 
     class Dataset(list):
         def score_answer(self, answer, entry):
             return 0.25 if answer == entry["answer"] else 0.0
 
     def create_dataset(name, seed, size, word_length=3):
+        if name not in ("chain_sum", "spell_backward", "gcd"):
+            raise ValueError(f"Dataset '{name}' not registered")
         words = [f"w{i}"[:word_length] for i in range(size)]
         return Dataset({"question": word, "answer": word[::-1], "metadata": {}} for word in words)
 
@@ -1274,12 +1275,15 @@ def test_reasoning_gym(script, make_args, monkeypatch):
 
 
 MISTAKES = [
-    ({"task": "spell_backwards"}, "not one of spell_backward"),
-    ({"task": "gcd", "task_config": "{"}, "--task gcd --reward"),
+    ({"task": "spell_backwards"}, "ValueError: Dataset 'spell_backwards' not registered"),
+    ({"task": "gcd", "task_config": "{"}, "--task gcd --task-config { --reward"),
+    ({"task": "sorting", "task_config": "{"}, "--task sorting --task-config { --reward"),
     ({"task": "gcd", "task_config": '{"no_such": 1}'}, "no_such"),
     ({"task": "no_such.jsonl"}, "No such file"),
-    ({"task": "lines", "lines": "{"}, "JSONDecodeError"),
-    ({"task": "lines", "lines": '{"question": "1"}'}, "each problem takes prompt, as text"),
+    ({"task": "lines", "lines": "{"}, "mistake.jsonl line 2: JSONDecodeError"),
+    ({"task": "lines", "lines": '{"prompt": "1"}\n\n{'}, "mistake.jsonl line 3: JSONDecodeError"),
+    ({"task": "lines", "lines": "[1]"}, "mistake.jsonl line 2: AttributeError"),
+    ({"task": "lines", "lines": '{"question": "1"}'}, "mistake.jsonl line 2: ValueError: each problem takes"),
     ({"task": "lines", "lines": '{"prompt": ""}'}, "each problem takes prompt, as text"),
     ({"task": "lines", "lines": '{"prompt": "1"}', "reward": ""}, "takes prompt and answer, as text"),
     (
@@ -1287,7 +1291,7 @@ MISTAKES = [
         "takes prompt and answer, as text",
     ),
     ({"task": "lines", "lines": '{"prompt": "1"}', "sft_steps": 1}, "takes prompt and answer, as text"),
-    ({"eval_episodes": 12}, "--eval-episodes 12 leaves no prompt to train on"),
+    ({"eval_episodes": 12}, "--eval-episodes 12 holds out all 12 prompts: take fewer"),
     ({"reward": "no_such_module:f"}, "No module named 'no_such_module'"),
     ({"reward": "test_llm:no_such"}, "no_such"),
     ({"reward": "test_llm"}, "AttributeError"),

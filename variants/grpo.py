@@ -20,7 +20,6 @@ Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] and [G1] are
 """
 
 import copy
-import difflib
 import hashlib
 import importlib
 import io
@@ -264,31 +263,36 @@ class Task(NamedTuple):
 
 def make_task(args: Args) -> Task:
     """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward = None
+    reward, where = None, f"--task {args.task} --task-config {args.task_config} --reward {args.reward}"
     try:
+        config = json.loads(args.task_config)
         if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
             problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
         elif args.task.endswith(".jsonl"):
-            problems = [json.loads(line) for line in Path(args.task).read_text("utf-8").strip().split("\n")]
+            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
         else:
-            problems, reward = reasoning_gym_task(args.task, json.loads(args.task_config))
+            problems, reward = reasoning_gym_task(args.task, config)
         if args.reward:
             sys.path.append("")  # the module may be in the current folder
             module, _, name = args.reward.partition(":")
             reward = getattr(importlib.import_module(module), name)
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
-        if not all(x.get(name) and isinstance(x[name], str) for x in problems for name in needed):
-            raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+        unread, problems, where = problems, [], f"{args.task} line 1"
+        for problem in unread:
+            if not all(problem.get(name) and isinstance(problem[name], str) for name in needed):
+                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+            problems.append(problem)
+            where = f"{args.task} line {len(problems) + 1}"
     except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
-        refuse(f"--task {args.task} --reward {args.reward}: {type(error).__name__}: {error}")
+        refuse(f"{where}: {type(error).__name__}: {error}")
     names = {name: None for problem in problems for name in problem}
     problems = [names | problem for problem in problems]
     held_out = problems[: args.eval_episodes]
     seen = {problem["prompt"] for problem in held_out}
     training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
     if not training and not args.evaluate:
-        refuse(f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves no prompt to train on")
+        refuse(f"--eval-episodes {args.eval_episodes} holds out all {len(problems)} prompts: take fewer")
     return Task(training, held_out, reward)
 
 
@@ -299,17 +303,9 @@ def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
     except ImportError:
         raise ImportError("not sorting, not a file .jsonl; others take pip install reasoning-gym") from None
 
-    known = reasoning_gym.factory.DATASETS
-    if name not in known:
-        close = difflib.get_close_matches(name, known, cutoff=0.3) or known
-        raise ValueError(f"not one of {', '.join(close)}")
     dataset = reasoning_gym.create_dataset(name, **{"seed": 0, "size": 10_000} | config)
     problems = [{"prompt": x["question"], "answer": x["answer"], "entry": x} for x in dataset]
-
-    def reward(completions: list[str], entry: list[dict], **columns: list) -> list[float]:
-        return [float(dataset.score_answer(text, x)) for text, x in zip(completions, entry, strict=True)]
-
-    return problems, reward
+    return problems, lambda completions, entry, **_: list(map(dataset.score_answer, completions, entry))
 
 
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
