@@ -1404,6 +1404,20 @@ def test_a_tokenizer_without_an_end(script, make_args, monkeypatch, capfd):
     assert "--model tiny has no token that ends a text" in refused(script, make_args(script), capfd)
 
 
+def right_once(completions, **columns):
+    return [1.0] + [0.0] * (len(completions) - 1)
+
+
+@pytest.mark.parametrize(("reward", "warns"), [("right_once", True), ("spread", False)])
+def test_a_start_without_scores_is_said(script, make_args, capsys, reward, warns):
+    """In one line, before the first step, with the score."""
+    args = make_args(script, num_envs=64, reward=f"test_llm:{reward}", learning_rate=0.0)
+    _, log = script.train(args)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "before the first step" in line]
+    assert len(lines) == 1 and f"step: {log[0]['score']:.3g}" in lines[0]
+    assert ("more --sft-steps" in lines[0]) == warns
+
+
 # ---- docs/language.md
 
 

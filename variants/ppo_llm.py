@@ -486,8 +486,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         ]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
-        row["score"] = float(np.mean([np.sum(score) for score in scores]))
-        row["exact"] = float(np.mean(exact))
+        totals = [float(np.sum(score)) for score in scores]
+        row["score"], row["exact"] = float(np.mean(totals)), float(np.mean(exact))
+        if not iteration:  # these completions were sampled before the first step
+            warning = "; nearly all are the same, so little is learned: try more --sft-steps"
+            alike = max(map(totals.count, totals)) > 0.98 * N
+            bar.write(f"score before the first step: {row['score']:.3g}{warning * alike}")
         row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
