@@ -1404,6 +1404,29 @@ def test_a_tokenizer_without_an_end(script, make_args, monkeypatch, capfd):
     assert "--model tiny has no token that ends a text" in refused(script, make_args(script), capfd)
 
 
+@pytest.mark.parametrize("error", [None, OSError("no network")])
+def test_without_a_network_there_is_one_try(script, make_args, monkeypatch, capfd, error):
+    """With one, downloads are as ever; without, models that were downloaded are still found."""
+    asked, loaded, there = [], [], script.hub.constants
+
+    def head(url, timeout):
+        asked.append(url)
+        if error:
+            raise error
+
+    def from_pretrained(name, **kwargs):
+        loaded.append((name, script.hub.is_offline_mode()))
+        raise OSError("not here\nand more")
+
+    monkeypatch.setattr(there, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(script.hub, "get_session", lambda: SimpleNamespace(head=head))
+    monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", from_pretrained)
+    assert refused(script, make_args(script, model="who/what"), capfd).endswith(
+        "--model who/what: not here\n"
+    )
+    assert asked == [there.ENDPOINT] and loaded == [("who/what", error is not None)]
+
+
 def right_once(completions, **columns):
     return [1.0] + [0.0] * (len(completions) - 1)
 

@@ -46,6 +46,7 @@ from torch.distributions import Categorical, Distribution
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, DynamicCache, LlamaConfig
+from transformers.utils import hub
 
 WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
 FIXED = ("model", "task", "task_config", "seed", "num_envs")  # flags that a resumed run keeps
@@ -199,6 +200,11 @@ def make_model(args: Args) -> tuple:
         sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4)
         config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
+    try:
+        if not Path(args.model).exists():
+            hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
+    except Exception:  # offline, in which case each file would be asked for six times
+        hub.constants.HF_HUB_OFFLINE = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
         return tokenizer, AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
