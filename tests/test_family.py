@@ -56,7 +56,7 @@ FORKS = {  # of what, and what is not as there
     ),
     ppo_llm: (
         ppo_discrete,
-        "Args Batch Task ppo_loss Agent make_model complete compute_gradients exact_match make_task"
+        "Args Batch Task ppo_loss Agent make_model check_model complete compute_gradients make_task"
         " reasoning_gym_task grade evaluate warm_start train check make_run_dir save report evaluate_run",
     ),
     grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients warm_start train check"),

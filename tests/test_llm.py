@@ -74,6 +74,22 @@ def none(prompts, completions, **columns):
     return [None] * len(prompts)
 
 
+def nothing(prompts, completions, **columns):
+    pass
+
+
+def one_number(prompts, completions, **columns):
+    return 1.0
+
+
+def one_tensor(prompts, completions, **columns):
+    return torch.tensor(1.0)
+
+
+def a_dict(prompts, completions, **columns):
+    return {n: 1.0 for n in range(len(prompts))}
+
+
 def equal(prompts, completions, **columns):
     return [1.0] * len(prompts)
 
@@ -136,6 +152,16 @@ def make_agent(script, **flags):
     return agent
 
 
+def encoded(agent, prompts):
+    """tokens and attended (N, P) of prompts."""
+    return agent.pad_rows(agent.encode(prompts), "left")
+
+
+def texts_of(agent, tokens, mask):
+    rows = zip(tokens[:, -mask.shape[1] :], mask, strict=True)
+    return [agent.tokenizer.decode(row[counts], skip_special_tokens=True) for row, counts in rows]
+
+
 @torch.no_grad()
 def look(agent, tokens, attended, mask, **kwargs):
     """Log-probabilities of what was chosen, and the values, or zeros."""
@@ -164,6 +190,12 @@ def loss_of(script, dist, args, value=None, **fields):
     if script is grpo:
         return grpo.grpo_loss(dist, batch, args.clip_coef, args)
     return ppo_llm.ppo_loss(dist, torch.zeros(M) if value is None else value, batch, args.clip_coef, args)
+
+
+def graded(script, agent, rows, problems, reward=None):
+    """The scores of completions that are these tokens, and which of them are exactly right."""
+    tokens, mask = agent.pad_rows(rows)
+    return script.grade(agent, script.Task([], [], reward), problems, tokens, mask)[2:]
 
 
 def read(path):
@@ -235,7 +267,7 @@ def test_greedy_with_a_cache_is_greedy_without(script, positions):
     agent = make_agent(script)
     tokens, _, mask = script.complete(agent, PROMPTS, greedy=True)
     for n, prompt in enumerate(PROMPTS):
-        row = agent.encode([prompt])[0]
+        row = encoded(agent, [prompt])[0]
         for _ in range(int(mask[n].sum())):
             with torch.no_grad():
                 row = torch.cat([row, agent.model(row).logits[:, -1:].argmax(-1)], 1)
@@ -274,7 +306,8 @@ def test_what_counts_ends_with_the_end_of_text(script, monkeypatch, pad, ends):
     assert torch.equal(attended[:, -4:], mask)
     for row, given, length in zip(tokens[:, -4:].tolist(), chosen.tolist(), lengths, strict=True):
         assert row == given[:length] + [pad] * (4 - length)
-    rows, texts = agent.decode(tokens, mask)
+    task = script.Task([], [], None)
+    rows, texts, *_ = script.grade(agent, task, [{"prompt": "", "answer": "x"}] * 4, tokens, mask)
     assert [len(row) for row in rows] == lengths and texts[1] == ""
 
 
@@ -458,7 +491,7 @@ def test_the_reward_is_on_the_last_token_that_counts(only_ppo, make_args, record
     calls, graded = record(ppo_llm, "compute_gae"), record(ppo_llm, "grade")
     ppo_llm.train(make_args(ppo_llm, iterations=1, sft_steps=8))
     rewards, _, _, dones, *_ = calls[0][0]
-    (_, _, rows, _), scores = graded[0]
+    rows, _, scores, _ = graded[0][1]
     for n, row in enumerate(rows):
         expected = torch.zeros(len(rewards))
         expected[len(row) - 1] = float(scores[n])
@@ -482,7 +515,7 @@ def test_kl_off_the_reward(only_ppo, make_args, record):
         gae_lambda=1.0, kl_coef=0.3, kl_in_reward=True, vf_coef=0.0, num_minibatches=1, update_epochs=1
     )
     ppo_llm.train(make_args(ppo_llm, iterations=2, **flags))
-    batch, scores = steps[1][0][1], torch.tensor(np.array(graded[1][1], np.float32))
+    batch, scores = steps[1][0][1], torch.tensor(np.array(graded[1][1][2], np.float32))
     k1 = (batch.logprobs - batch.ref_logprobs).sum(1)
     assert k1.abs().min() > 0
     first = batch.returns[:, 0] + 0.3 * k1  # in the order of the update
@@ -565,7 +598,7 @@ def test_a_group_of_two_by_hand(only_grpo):
 def test_a_group_answers_one_prompt_and_shares_what_it_earns(only_grpo, make_args, record):
     completed, graded = record(grpo, "complete"), record(grpo, "grade")
     _, batch = first_batch(grpo, make_args(grpo, sft_steps=8), record)
-    prompts, scores = completed[0][0][1], np.array(graded[0][1])
+    prompts, scores = completed[0][0][1], np.array(graded[0][1][2])
     assert prompts[0] == prompts[3] and prompts[4] == prompts[7]
     expected = torch.from_numpy(grpo.group_advantages(scores, 4, True)).float().sort().values
     torch.testing.assert_close(batch.advantages[:, 0].sort().values, expected)
@@ -671,9 +704,9 @@ def test_the_reference_never_moves(script, make_args, record):
     frozen = {}
     original = script.grade
 
-    def look_at_the_start(task, *rest):
+    def look_at_the_start(agent, *rest):
         frozen.setdefault("weights", {n: x.clone() for n, x in start[0][0][0].reference.state_dict().items()})
-        return original(task, *rest)
+        return original(agent, *rest)
 
     script.grade = look_at_the_start
     try:
@@ -694,7 +727,7 @@ def test_warm_start(script, make_args):
     agent = script.Agent(args)
     script.warm_start(agent, args, task)
     tokens, _, mask = script.complete(agent, [problem["prompt"] for problem in task.training], greedy=True)
-    _, texts = agent.decode(tokens, mask)
+    texts = texts_of(agent, tokens, mask)
     right = [text == problem["answer"] for text, problem in zip(texts, task.training, strict=True)]
     assert np.mean(right) >= 0.5
 
@@ -724,7 +757,6 @@ def test_sorting_and_its_defaults(script, make_args, record):
     assert len({problem["prompt"] for problem in task.training + task.held_out}) == 100_000
     first = Counter(problem["prompt"][0] for problem in task.held_out)
     assert len(first) == 10 and max(first.values()) < 60
-    assert task.reward(completions=["1 ", "21"], answer=["1", "12"], prompts=["", ""]) == [1.0, 0.0]
     agent, log = script.train(make_args(script, task="sorting", reward="", num_envs=8, sft_steps=1))
     assert len(log) == 2 and log[-1]["eval_score"] == 0
 
@@ -902,15 +934,37 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
 @pytest.mark.parametrize("kind", [{}, {"requires_grad": True}, {"dtype": torch.bfloat16}], ids=str)
 def test_scores_may_be_tensors(script, kind):
     """As those of a reward model are."""
-    task = script.Task([], [], lambda completions, **_: torch.tensor([0.5, 1.0], **kind))
-    scores = script.grade(task, [{"prompt": "a"}] * 2, [[3], [4, 5]], ["x", "y"])
+    reward = lambda completions, **_: torch.tensor([0.5, 1.0], **kind)  # noqa: E731
+    scores, _ = graded(script, make_agent(script), [[3], [4, 5]], [{"prompt": "a"}] * 2, reward)
     assert [float(score) for score in scores] == [0.5, 1.0]
 
 
-def test_an_answer_may_begin_with_a_space(script):
-    """As is usual where tokens do; a completion may, too, where the answer does not."""
-    found = script.exact_match([" 7", " 7", "7 ", "8"], [" 7", "7", "7", "7"])
-    assert found == [1.0, 1.0, 1.0, 0.0]
+@pytest.mark.parametrize(
+    ("said", "answer", "right"),
+    [
+        ("7</s>", "7", 1),
+        (" 7</s>", "7", 1),  # as is usual where tokens begin with a space
+        ("7\n</s>", "7", 1),
+        ("7</s>", " 7", 1),
+        ("8</s>", "7", 0),
+        ("77</s>", "7", 0),
+        ("7", "7", 0),  # it may have gone on
+        ("</s>", None, 0),  # there is no answer
+        ("7<pad></s>", "7", 0),
+        ("<unk>7</s>", "<unk>7", 1),  # here, this is a token
+        ("7</s>", "<unk>7", 0),
+        ("é</s>", "é", 1),
+        ([195, 1], "é", 0),  # half of it
+        ([195 + 3, 58, 1], "7", 0),  # which a text would leave out
+    ],
+)
+def test_an_answer_is_right_in_all_its_tokens(script, said, answer, right):
+    """Special tokens count, as do bytes that are no text, and the end; spaces around it do not."""
+    agent = make_agent(script)
+    row = agent.tokenizer(said, add_special_tokens=False).input_ids if isinstance(said, str) else said
+    scores, exact = graded(script, agent, [row, [58, 1]], [{"prompt": "a", "answer": answer}] * 2)
+    assert exact[0] == scores[0] == right
+    assert exact[1] == (answer in ("7", " 7"))
 
 
 def test_flags_of_the_run_hold(script, make_args, command_line):  # noqa: F811
@@ -936,11 +990,18 @@ def test_evaluation_answers_each_prompt_once(script, make_args, record):
 
 def test_exact_is_the_share_of_right_answers(script, make_args, tmp_path, monkeypatch, capsys):
     """Of training and evaluation, whatever the score is."""
-    path, decode = tmp_path / "same.jsonl", script.Agent.decode
+    path = tmp_path / "same.jsonl"
     lines = [{"prompt": f"{i}>", "answer": "x", "level": i} for i in range(12)]
     path.write_text("\n".join(map(json.dumps, lines)))
-    texts = ["x", " x", "y", "x", "xx", "", "x", "y"]
-    monkeypatch.setattr(script.Agent, "decode", lambda *given: (decode(*given)[0], texts[: len(given[1])]))
+    texts = ["x</s>", " x</s>", "y</s>", "x</s>", "xx</s>", "</s>", "x</s>", "x"]
+
+    def fixed(agent, prompts, greedy=False):
+        rows = agent.tokenizer(texts[: len(prompts)], add_special_tokens=False).input_ids
+        tokens, mask = agent.pad_rows(rows)
+        prompts, attended = encoded(agent, prompts)
+        return torch.cat([prompts, tokens], 1), torch.cat([attended, mask], 1), mask
+
+    monkeypatch.setattr(script, "complete", fixed)
     args = make_args(script, iterations=1, task=str(path), eval_episodes=5)
     _, log = script.train(args)
     assert log[0]["exact"] == 0.5
@@ -1037,10 +1098,14 @@ def test_reward_functions(script, make_args, reward):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("one_too_few", "--reward returns n"),
-        ("one_token_too_few", "--reward returns n"),
-        ("not_a_number", "--reward returns a score that is not finite"),
-        ("none", "--reward returns a score that is not finite"),
+        ("one_too_few", "--reward returns no finite score for each"),
+        ("one_token_too_few", "--reward returns no finite score for each"),
+        ("not_a_number", "--reward returns no finite score for each"),
+        ("none", "--reward returns no finite score for each"),
+        ("nothing", "--reward returns no finite score for each"),
+        ("one_number", "--reward returns no finite score for each"),
+        ("one_tensor", "--reward returns no finite score for each"),
+        ("a_dict", "--reward returns no finite score for each"),
         ("one_for_each_token", "--reward scores tokens, but a group"),
     ],
 )
@@ -1087,7 +1152,7 @@ def test_model_from_a_folder(script, make_args, tmp_path):
     agent, _ = script.train(make_args(script, model=folder, chat=True))
     assert agent.ends.tolist() == [1, 5, 7]  # the tokenizer's, which a warm start teaches, and the model's
     assert {x.dtype for x in agent.parameters()} == {torch.float32}
-    tokens, attended = agent.encode(["12", "3"])
+    tokens, attended = encoded(agent, ["12", "3"])
     assert agent.tokenizer.decode(tokens[0]) == "<12>" and attended.tolist() == [
         [True] * 4,
         [False] + [True] * 3,
@@ -1121,10 +1186,11 @@ def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypa
     """A token that is called the first of a text may be something else, as in ChatML."""
     agent = script.Agent(make_args(script))
     agent.tokenizer.bos_token = "<"
-    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "12"
+    assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "12"
     begin = lambda row, other=None: [agent.tokenizer.bos_token_id, *row]  # noqa: E731
     monkeypatch.setattr(agent.tokenizer, "build_inputs_with_special_tokens", begin)
-    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "<12"
+    for text in ("12", "<12"):  # which may begin so already
+        assert agent.tokenizer.decode(encoded(agent, [text])[0][0]) == "<12"
 
 
 def test_a_pad_that_the_model_does_not_know(script, make_args, monkeypatch):
@@ -1159,12 +1225,22 @@ def test_models_of_other_kinds_are_sampled(script, kind, monkeypatch):
     test_greedy_with_a_cache_is_greedy_without(script, None)
 
 
+def test_positions_of_a_part(script, make_args, monkeypatch, capfd):
+    """How long a text may be is said by the part of the model that reads it."""
+    config = Gemma3Config(**KINDS["pictures"].to_dict())
+    config.text_config.max_position_embeddings = 8
+    model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config))  # noqa: E731
+    monkeypatch.setattr(script, "make_model", model)
+    err = refused(script, make_args(script, max_new_tokens=5), capfd)
+    assert "a prompt of 4 tokens and --max-new-tokens are more than --model can take" in err
+
+
 def test_a_chat_goes_on_with_the_answer(script):
     agent = make_agent(script)
     agent.chat = True
     turns = "{% for m in messages %}{{ m.role }} {{ m.content }};{% endfor %}"
     agent.tokenizer.chat_template = turns + "{% if add_generation_prompt %}assistant {% endif %}"
-    assert agent.tokenizer.decode(agent.encode(["12"])[0][0]) == "user 12;assistant "
+    assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "user 12;assistant "
 
 
 # ---- mistakes
@@ -1173,13 +1249,14 @@ def test_a_chat_goes_on_with_the_answer(script):
 def fake_reasoning_gym():
     """What of reasoning_gym is used."""
     module = ModuleType("reasoning_gym")
-    module.factory = SimpleNamespace(DATASETS=dict.fromkeys(["chain_sum", "spell_backward", "gcd"]))
 
     class Dataset(list):
         def score_answer(self, answer, entry):
             return 0.25 if answer == entry["answer"] else 0.0
 
     def create_dataset(name, seed, size, word_length=3):
+        if name not in ("chain_sum", "spell_backward", "gcd"):
+            raise ValueError(f"Dataset '{name}' not registered")
         words = [f"w{i}"[:word_length] for i in range(size)]
         return Dataset({"question": word, "answer": word[::-1], "metadata": {}} for word in words)
 
@@ -1191,17 +1268,22 @@ def test_reasoning_gym(script, make_args, monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
     task = script.make_task(make_args(script, task="spell_backward", reward="", task_config='{"size": 30}'))
     assert len(task.training) == 27 and task.training[0]["prompt"] == "w3"
-    scores = script.grade(task, task.training[:2], [[1], [1]], ["3w", "?"])
-    assert scores == [0.25, 0.0]
+    agent = make_agent(script)
+    rows = agent.tokenizer(["3w", "?"]).input_ids
+    scores, exact = graded(script, agent, rows, task.training[:2], task.reward)
+    assert scores == [0.25, 0.0] and exact == [1.0, 0.0]
 
 
 MISTAKES = [
-    ({"task": "spell_backwards"}, "not one of spell_backward"),
-    ({"task": "gcd", "task_config": "{"}, "--task gcd --reward"),
+    ({"task": "spell_backwards"}, "ValueError: Dataset 'spell_backwards' not registered"),
+    ({"task": "gcd", "task_config": "{"}, "--task gcd --task-config { --reward"),
+    ({"task": "sorting", "task_config": "{"}, "--task sorting --task-config { --reward"),
     ({"task": "gcd", "task_config": '{"no_such": 1}'}, "no_such"),
     ({"task": "no_such.jsonl"}, "No such file"),
-    ({"task": "lines", "lines": "{"}, "JSONDecodeError"),
-    ({"task": "lines", "lines": '{"question": "1"}'}, "each problem takes prompt, as text"),
+    ({"task": "lines", "lines": "{"}, "mistake.jsonl line 2: JSONDecodeError"),
+    ({"task": "lines", "lines": '{"prompt": "1"}\n\n{'}, "mistake.jsonl line 3: JSONDecodeError"),
+    ({"task": "lines", "lines": "[1]"}, "mistake.jsonl line 2: AttributeError"),
+    ({"task": "lines", "lines": '{"question": "1"}'}, "mistake.jsonl line 2: ValueError: each problem takes"),
     ({"task": "lines", "lines": '{"prompt": ""}'}, "each problem takes prompt, as text"),
     ({"task": "lines", "lines": '{"prompt": "1"}', "reward": ""}, "takes prompt and answer, as text"),
     (
@@ -1209,7 +1291,7 @@ MISTAKES = [
         "takes prompt and answer, as text",
     ),
     ({"task": "lines", "lines": '{"prompt": "1"}', "sft_steps": 1}, "takes prompt and answer, as text"),
-    ({"eval_episodes": 12}, "--eval-episodes 12 leaves no prompt to train on"),
+    ({"eval_episodes": 12}, "--eval-episodes 12 holds out all 12 prompts: take fewer"),
     ({"reward": "no_such_module:f"}, "No module named 'no_such_module'"),
     ({"reward": "test_llm:no_such"}, "no_such"),
     ({"reward": "test_llm"}, "AttributeError"),
@@ -1282,15 +1364,81 @@ def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
     assert "--model tiny has no template for --chat" in refused(script, chat, capfd)
 
 
-def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd):
-    """Told before the first step, whichever prompt it is; a letter may be two tokens."""
+@pytest.mark.parametrize("text", ["é" * 30, "z" * 60])
+def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd, text):
+    """Told before the first step, whichever prompt has most tokens: not most letters, nor most bytes."""
     path = tmp_path / "long.jsonl"
-    texts = ["é" * 30, *(f"{i:041}" for i in range(20))]
+    texts = [text, *(f"{i:041}" for i in range(20)), *("<" + "a" * 99 + f">{i}" for i in range(20))]
     path.write_text("\n".join(json.dumps({"prompt": text}) for text in texts))
-    monkeypatch.setattr(script, "make_model", gpt2)
+
+    def make_model(args):
+        tokenizer, model = gpt2(args)
+        model.resize_token_embeddings(260, mean_resizing=False)
+        tokenizer.add_tokens("<" + "a" * 99 + ">")  # a single token
+        return tokenizer, model
+
+    monkeypatch.setattr(script, "make_model", make_model)
     monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
     err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)
     assert "a prompt of 60 tokens and --max-new-tokens are more than --model can take" in err
+    make_args = make_args(script, task=str(path), max_new_tokens=4, iterations=1)
+    monkeypatch.setattr(script, "warm_start", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # 64 positions are enough
+        script.train(make_args)
+
+
+def test_an_evaluation_refuses_prompts_that_are_too_long(script, make_args, command_line, tmp_path):  # noqa: F811
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"prompt": "1" * 2044, "answer": "1", "level": 1}))
+    args = make_args(script, iterations=1)
+    script.train(args)
+    flags = ("--evaluate", args.run_dir, "--task", path, "--reward", "test_llm:spread")
+    code, _, err = command_line(script, *flags)
+    assert (code, err.count("\n")) == (2, 1) and "a prompt of 2044 tokens" in err
+
+
+def test_a_tokenizer_without_an_end(script, make_args, monkeypatch, capfd):
+    tokenizer, model = gpt2(None)
+    tokenizer.eos_token = model.generation_config.eos_token_id = None
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer, model))
+    assert "--model tiny has no token that ends a text" in refused(script, make_args(script), capfd)
+
+
+@pytest.mark.parametrize("error", [None, OSError("no network")])
+def test_without_a_network_there_is_one_try(script, make_args, monkeypatch, capfd, error):
+    """With one, downloads are as ever; without, models that were downloaded are still found."""
+    asked, loaded, there = [], [], script.hub.constants
+
+    def head(url, timeout):
+        asked.append(url)
+        if error:
+            raise error
+
+    def from_pretrained(name, **kwargs):
+        loaded.append((name, script.hub.is_offline_mode()))
+        raise OSError("not here\nand more")
+
+    monkeypatch.setattr(there, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(script.hub, "get_session", lambda: SimpleNamespace(head=head))
+    monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", from_pretrained)
+    assert refused(script, make_args(script, model="who/what"), capfd).endswith(
+        "--model who/what: not here\n"
+    )
+    assert asked == [there.ENDPOINT] and loaded == [("who/what", error is not None)]
+
+
+def right_once(completions, **columns):
+    return [1.0] + [0.0] * (len(completions) - 1)
+
+
+@pytest.mark.parametrize(("reward", "warns"), [("right_once", True), ("spread", False)])
+def test_a_start_without_scores_is_said(script, make_args, capsys, reward, warns):
+    """In one line, before the first step, with the score."""
+    args = make_args(script, num_envs=64, reward=f"test_llm:{reward}", learning_rate=0.0)
+    _, log = script.train(args)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "before the first step" in line]
+    assert len(lines) == 1 and f"step: {log[0]['score']:.3g}" in lines[0]
+    assert ("more --sft-steps" in lines[0]) == warns
 
 
 # ---- docs/language.md

@@ -20,7 +20,6 @@ Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] and [G1] are
 """
 
 import copy
-import difflib
 import hashlib
 import importlib
 import io
@@ -47,6 +46,7 @@ from torch.distributions import Categorical, Distribution
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, DynamicCache, LlamaConfig
+from transformers.utils import hub
 
 WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
 FIXED = ("model", "task", "task_config", "seed", "num_envs")  # flags that a resumed run keeps
@@ -60,9 +60,7 @@ class Args:
     reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
     chat: bool = False  # prompts are put into the model's chat template
     seed: int = 1  # all random numbers follow from it
-    sft_steps: int = (
-        50  # steps of supervised learning first, to be able to try (0: none, for a trained model)
-    )
+    sft_steps: int = 50  # steps of supervised learning first, to have a start (0: none, for a trained model)
     sft_learning_rate: float = 5e-3  # learning rate of Adam in these
     total_episodes: int | float = 25_600  # number of completions in total
     num_envs: int = 256  # number of completions that are sampled together
@@ -152,38 +150,30 @@ class Agent(nn.Module):
             refuse(f"--model {args.model} has no template for --chat")
         ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # id, ids, None
         ends = [torch.tensor(end).flatten() for end in ends if end is not None]
+        if not ends:
+            refuse(f"--model {args.model} has no token that ends a text")
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
         self.reference = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
 
-    def pad_rows(self, rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
+    def pad_rows(self, rows: list[list[int]], side: str = "right") -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""
-        lengths = torch.tensor([[len(row)] for row in rows])
-        mask = torch.arange(lengths.max()) < lengths
-        mask = mask.flip(1) if left else mask
-        tokens = torch.full(mask.shape, self.pad).masked_scatter(mask, torch.tensor(sum(rows, [])))
+        pad = partial(nn.utils.rnn.pad_sequence, batch_first=True, padding_side=side)
+        tokens = pad([torch.tensor(row) for row in rows], padding_value=self.pad)
+        mask = pad([torch.ones(len(row), dtype=torch.bool) for row in rows])
         return tokens.to(self.ends.device), mask.to(self.ends.device)
 
-    def encode(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
-        """tokens and attended (N, P), padded on the left."""
+    def encode(self, prompts: list[str]) -> list[list[int]]:
+        """Prompts as tokens, with all that the model expects around them."""
         if self.chat:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
             begins = self.tokenizer.bos_token_id in self.tokenizer("x").input_ids  # as the model has learned
-            prompts = [(self.tokenizer.bos_token if begins else "") + prompt for prompt in prompts]
-        tokens, attended = self.pad_rows(self.tokenizer(prompts, add_special_tokens=False).input_ids, True)
-        P = tokens.shape[1]
-        if P + self.max_new_tokens > self.model.config.get_text_config().max_position_embeddings:
-            refuse(f"a prompt of {P} tokens and --max-new-tokens are more than --model can take")
-        return tokens, attended
-
-    def decode(self, tokens: Tensor, mask: Tensor) -> tuple[list[list[int]], list[str]]:
-        """The completions, as the tokens that count and as texts without the end."""
-        pairs = zip(tokens[:, -mask.shape[1] :], mask, strict=True)
-        rows = [row[counts].tolist() for row, counts in pairs]
-        return rows, [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+            begin = self.tokenizer.bos_token if begins else ""
+            prompts = [begin + prompt.removeprefix(begin) for prompt in prompts]
+        return self.tokenizer(prompts, add_special_tokens=False, verbose=False).input_ids
 
     def inputs(self, tokens: Tensor, attended: Tensor) -> dict:
         """What each pass of the model needs; positions count what is attended, not padding."""
@@ -211,6 +201,11 @@ def make_model(args: Args) -> tuple:
         config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
     try:
+        if not Path(args.model).exists():
+            hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
+    except Exception:  # offline, in which case each file would be asked for six times
+        hub.constants.HF_HUB_OFFLINE = True
+    try:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
         return tokenizer, AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     except (OSError, ValueError) as error:
@@ -218,9 +213,31 @@ def make_model(args: Args) -> tuple:
 
 
 @torch.no_grad()
+def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
+    """Refuse prompts that are too long, and a model that would not be sampled as it is trained."""
+    *_, longest = rows = sorted(agent.encode(prompts), key=len)
+    limit = getattr(agent.model.config.get_text_config(), "max_position_embeddings", math.inf)
+    if len(longest) + args.max_new_tokens > limit > 0:  # XLNet's is -1
+        refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are more than --model can take")
+    rows = [row + row[-1:] * args.max_new_tokens for row in (rows[0], longest)]
+    alone, (tokens, attended) = [agent.pad_rows([row]) for row in rows], agent.pad_rows(rows, "left")
+    cache = DynamicCache(config=agent.model.config)
+    try:
+        learned = torch.cat([agent.model(**agent.inputs(*x), logits_to_keep=1).logits[:, -1] for x in alone])
+        agent.model(**agent.inputs(tokens[:, :-1], attended[:, :-1]), past_key_values=cache, logits_to_keep=1)
+        sampled = agent.model(**agent.inputs(tokens[:, -1:], attended), past_key_values=cache).logits[:, -1]
+        sampled, learned = ((x.float() / agent.temperature).log_softmax(-1) for x in (sampled, learned))
+        difference = (sampled - learned).abs().max().item()
+        if not difference < 0.01:  # rounding stays far below
+            raise ValueError(f"their log-probabilities differ by {difference:.2g}")
+    except Exception as error:  # each model lacks something else
+        refuse(f"--model {args.model} is not sampled as it is trained: {type(error).__name__}: {error}")
+
+
+@torch.no_grad()
 def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
-    tokens, attended = agent.encode(prompts)
+    tokens, attended = agent.pad_rows(agent.encode(prompts), "left")
     running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
     for _ in range(agent.max_new_tokens):
         output = agent.model(**agent.inputs(fed, attended), past_key_values=cache, logits_to_keep=1)
@@ -247,41 +264,41 @@ class Task(NamedTuple):
 
     training: list[dict]
     held_out: list[dict]
-    reward: Callable[..., list]
-
-
-def exact_match(completions: list[str], answer: list[str], **columns: list) -> list[float]:
-    """1 for each completion that is the answer, 0 for others."""
-    return [float(right in (text, text.strip())) for text, right in zip(completions, answer, strict=True)]
+    reward: Callable[..., list] | None  # None: 1 for the answer, 0 for all else
 
 
 def make_task(args: Args) -> Task:
     """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward = exact_match
+    reward, where = None, f"--task {args.task} --task-config {args.task_config} --reward {args.reward}"
     try:
+        config = json.loads(args.task_config)
         if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
             problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
         elif args.task.endswith(".jsonl"):
-            problems = [json.loads(line) for line in Path(args.task).read_text("utf-8").strip().split("\n")]
+            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
         else:
-            problems, reward = reasoning_gym_task(args.task, json.loads(args.task_config))
+            problems, reward = reasoning_gym_task(args.task, config)
         if args.reward:
             sys.path.append("")  # the module may be in the current folder
             module, _, name = args.reward.partition(":")
             reward = getattr(importlib.import_module(module), name)
-        needed = ("prompt", "answer") if reward is exact_match or args.sft_steps else ("prompt",)
-        if not all(x.get(name) and isinstance(x[name], str) for x in problems for name in needed):
-            raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+        needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
+        unread, problems, where = problems, [], f"{args.task} line 1"
+        for problem in unread:
+            if not all(problem.get(name) and isinstance(problem[name], str) for name in needed):
+                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+            problems.append(problem)
+            where = f"{args.task} line {len(problems) + 1}"
     except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
-        refuse(f"--task {args.task} --reward {args.reward}: {type(error).__name__}: {error}")
+        refuse(f"{where}: {type(error).__name__}: {error}")
     names = {name: None for problem in problems for name in problem}
     problems = [names | problem for problem in problems]
     held_out = problems[: args.eval_episodes]
     seen = {problem["prompt"] for problem in held_out}
     training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
     if not training and not args.evaluate:
-        refuse(f"--task {args.task}: --eval-episodes {args.eval_episodes} leaves no prompt to train on")
+        refuse(f"--eval-episodes {args.eval_episodes} holds out all {len(problems)} prompts: take fewer")
     return Task(training, held_out, reward)
 
 
@@ -292,30 +309,32 @@ def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
     except ImportError:
         raise ImportError("not sorting, not a file .jsonl; others take pip install reasoning-gym") from None
 
-    known = reasoning_gym.factory.DATASETS
-    if name not in known:
-        close = difflib.get_close_matches(name, known, cutoff=0.3) or known
-        raise ValueError(f"not one of {', '.join(close)}")
     dataset = reasoning_gym.create_dataset(name, **{"seed": 0, "size": 10_000} | config)
     problems = [{"prompt": x["question"], "answer": x["answer"], "entry": x} for x in dataset]
-
-    def reward(completions: list[str], entry: list[dict], **columns: list) -> list[float]:
-        return [float(dataset.score_answer(text, x)) for text, x in zip(completions, entry, strict=True)]
-
-    return problems, reward
+    return problems, lambda completions, entry, **_: list(map(dataset.score_answer, completions, entry))
 
 
-def grade(task: Task, problems: list[dict], rows: list[list[int]], completions: list[str]) -> list:
-    """What the reward function says: a score for each completion, or a list of them, one for each token."""
+def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
+    """Completions as tokens and as texts, their scores, or those of their tokens, and 1 for right answers."""
+    rows = [row[counts].tolist() for row, counts in zip(tokens[:, -mask.shape[1] :], mask, strict=True)]
+    texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+    answers = [str(problem.get("answer") or "") for problem in problems]
+    right = agent.tokenizer(answers, add_special_tokens=False).input_ids
+    said = [row[:-1] if row[-1] in agent.ends else [] for row in rows]  # what does not end is no answer
+    spell = agent.tokenizer.convert_ids_to_tokens  # which keeps special tokens and halves of letters
+    said, right = (["".join(map(str, spell(row))).strip(" \n▁ĠĊ") for row in x] for x in (said, right))
+    exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
-    columns |= {"prompts": columns.pop("prompt"), "completions": completions, "completion_ids": rows}
-    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in task.reward(**columns)]
+    columns |= {"prompts": columns.pop("prompt"), "completions": texts, "completion_ids": rows}
+    returned = task.reward(**columns) if task.reward else exact
+    if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
+        returned = []  # a number, a dict, None
+    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in returned]
     wanted = [len(row) if score.ndim else 1 for score, row in zip(scores, rows, strict=False)]
-    if len(scores) != len(rows) or [score.size for score in scores] != wanted:
-        refuse("--reward returns neither a score for each completion nor one for each of its completion_ids")
-    if not all(np.isfinite(score).all() for score in scores):
-        refuse("--reward returns a score that is not finite")
-    return scores
+    finite = all(np.isfinite(score).all() for score in scores)
+    if len(scores) != len(rows) or [score.size for score in scores] != wanted or not finite:
+        refuse("--reward returns no finite score for each completion, nor for each of its completion_ids")
+    return rows, texts, scores, exact
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
@@ -335,11 +354,10 @@ def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
     for start in tqdm(starts, desc="evaluation", leave=False, disable=None):
         problems = task.held_out[start : start + args.num_envs]
         tokens, _, mask = complete(agent, [problem["prompt"] for problem in problems], args.eval_greedy)
-        rows, completions = agent.decode(tokens, mask)
-        scores = grade(task, problems, rows, completions)
-        for problem, text, score in zip(problems, completions, scores, strict=True):
+        _, *columns = grade(agent, task, problems, tokens, mask)
+        for problem, text, score, exact in zip(problems, *columns, strict=True):
             answer = {"prompt": problem["prompt"], "completion": text, "score": float(np.sum(score))}
-            answers.append(answer | {"exact": problem.get("answer") in (text, text.strip())})
+            answers.append(answer | {"exact": bool(exact)})
     return answers
 
 
@@ -348,7 +366,7 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
     optimizer = optim.Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
-        prompts, attended = agent.encode([problem["prompt"] for problem in problems])
+        prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
         rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
         answers, mask = agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])
         dist = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
@@ -371,8 +389,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     task = make_task(args)
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
-    prompts = [problem["prompt"] for problem in task.training + task.held_out]
-    agent.encode(sorted(prompts, key=lambda prompt: len(prompt.encode()))[-N:])  # the longest fit
+    check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
     if not args.resume:
         warm_start(agent, args, task)
     if args.kl_coef:
@@ -415,8 +432,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             problems = [random.choice(task.training) for _ in range(N // args.group_size)]
             problems = [problem for problem in problems for _ in range(args.group_size)]
             tokens, attended, mask = complete(agent, [problem["prompt"] for problem in problems])
-            rows, completions = agent.decode(tokens, mask)
-            scores = grade(task, problems, rows, completions)
+            rows, _, scores, exact = grade(agent, task, problems, tokens, mask)
             if any(np.ndim(score) for score in scores):
                 refuse("--reward scores tokens, but a group compares whole completions; see ppo_llm.py")
             actions = tokens[:, -mask.shape[1] :]
@@ -453,9 +469,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         ]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["signal"] = float(np.ptp(np.reshape(scores, (-1, args.group_size)), axis=1).astype(bool).mean())
-        row["score"] = float(np.mean([np.sum(score) for score in scores]))
-        answers = [problem.get("answer") for problem in problems]
-        row["exact"] = float(np.mean(exact_match(completions, answers)))
+        totals = [float(np.sum(score)) for score in scores]
+        row["score"], row["exact"] = float(np.mean(totals)), float(np.mean(exact))
+        if not iteration:  # these completions were sampled before the first step
+            warning = "; nearly all are the same, so little is learned: try more --sft-steps"
+            alike = max(map(totals.count, totals)) > 0.98 * N
+            bar.write(f"score before the first step: {row['score']:.3g}{warning * alike}")
         row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
@@ -626,6 +645,7 @@ def main() -> None:
     if args.kl_coef:
         agent.reference = copy.deepcopy(agent.model)
     load(folder, agent=agent)
+    check_model(agent, args, [problem["prompt"] for problem in task.held_out])
     report(agent, args, Path(folder), task)
 
 
