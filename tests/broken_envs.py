@@ -1,4 +1,4 @@
-"""Envs that fail in their 99th step, each in its own way."""
+"""Envs that fail in the 99th step of each of 4, made anew or not, each in its own way."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ from toy_envs import Masks
 class Broken(Masks, gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (3,))
     failure = ""
+    steps = 0  # of all envs in this process
 
     def __init__(self, continuous=False):
         self.t = 0
@@ -21,8 +22,9 @@ class Broken(Masks, gym.Env):
 
     def step(self, action):
         self.t += 1
+        Broken.steps += 1
         obs, reward, truncated = np.zeros(3, dtype=np.float32), 1.0, False
-        if self.t == 99:
+        if 4 * 98 < Broken.steps <= 4 * 99:
             match self.failure:
                 case "NanObs":
                     obs[1] = np.nan

@@ -24,7 +24,7 @@ import torch
 from conftest import ROOT, SCRIPTS, VECTOR, name_of, toy
 from gymnasium.spaces import Box, Dict, Discrete, Graph
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_operations import command_line, flags_of, sealed  # noqa: F401
+from test_operations import command_line, flags_of, run, sealed  # noqa: F401
 from torch import distributed
 
 import ppo_atari
@@ -113,9 +113,8 @@ def test_arguments_of_the_env(make_args):
         ({"env_kwargs": "{map: 8}"}, "--env-kwargs {map: 8}: JSONDecodeError('Expecting property name"),
         ({"env_kwargs": "5"}, "--env-kwargs 5: TypeError("),
         ({"env_id": "FrozenLake-v1", "env_kwargs": '{"map_name": "16x16"}'}, "KeyError('16x16')"),
-        ({"env_id": "toy/Unflat-v0"}, "NotImplementedError("),
+        ({"env_id": "toy/Unflat-v0"}, " observations, which cannot be flattened"),
         ({"env_id": "toy/Fails-v0"}, "test_at_home.py, line "),
-        ({"env_id": "ALE/Pong-v5"}, "(ppo_atari.py plays it)"),
         ({"env_kwargs": '{"no_such": 1}'}, "no_such"),
         ({"env_id": ":"}, "--env-id :"),
         ({"env_id": "a:b:c-v0"}, "--env-id a:b:c-v0"),
@@ -131,6 +130,14 @@ def test_envs_that_cannot_be_made(script, flags, message, make_args, capsys):
     assert (exit.value.code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert not Path(args.run_dir).exists()
+
+
+@pytest.mark.parametrize("script", VECTOR, ids=name_of)
+def test_another_script_plays_the_games(script):
+    """In a process of its own: here, other tests have imported ale_py."""
+    result = run(script, "--env-id", "ALE/Pong-v5")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "(ppo_atari.py plays it)" in result.stderr
 
 
 @pytest.mark.parametrize("flags", [["--resume", ""], ["--resume="], ["--env-id", ""]])

@@ -114,8 +114,7 @@ def test_from_the_shell_one_speaks(make_two):
     lines = result.stdout.splitlines()
     assert result.returncode == 0, result.stderr
     assert lines[0] == f"Breakout on cpu; --resume {args.run_dir} goes on from its last checkpoint"
-    assert lines[1].startswith("no episode can outlast 16 steps")
-    assert [line.split()[0] for line in lines[2:6]] == ["32", "64", "96", "128"]
+    assert [line.split()[0] for line in lines[1:5]] == ["32", "64", "96", "128"]
     assert lines[-1].startswith("mean return") and len(lines) == 8
 
 

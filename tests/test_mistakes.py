@@ -26,7 +26,7 @@ MISTAKES = [
     ({"learning_rate": float("inf")}, "--learning-rate inf is not between 0 and"),
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
     ({"device": "gpu"}, "--device gpu is not here; there is"),
-    ({"run_dir": "tests"}, ".py: tests: File exists"),
+    ({"run_dir": "README.md"}, "--run-dir README.md: [Errno 17] File exists"),
 ]
 ONE_LOSS_MISTAKES = [
     ({"ent_coef": float("nan")}, "--ent-coef nan is not"),
@@ -148,7 +148,7 @@ def test_mistake(script, flags, message, make_args, no_steps, monkeypatch, capfd
     assert out == ""
     assert err.startswith(f"{name_of(script)}.py: ") and err.count("\n") == 1
     assert message in err
-    assert args.run_dir == "tests" or not Path(args.run_dir).exists()
+    assert args.run_dir == "README.md" or not Path(args.run_dir).exists()
 
 
 def test_neutral_values_are_not_mistakes(ppo, make_args, no_evaluation):

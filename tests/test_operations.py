@@ -18,6 +18,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import broken_envs
 import numpy as np
 import pytest
 import torch
@@ -343,9 +344,10 @@ def test_evaluation_in_a_new_process_is_that_of_training(script, make_args, caps
     moved = {"learning_rate": 0.01 if script in ATARI else 0.05}
     args = make_args(script, eval_episodes=3, iterations=2, **moved, **real(script))
     script.train(args)
-    lines = capsys.readouterr().out.splitlines()[-2:]
-    evaluated = run(script, "--evaluate", args.run_dir, check=True)
-    assert lines[0].startswith("returns of evaluation:") and len(lines[0].split()) == 3 + 3
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    allowed = [flag for flag in flags_of(args) if "toy_envs:" in flag]
+    evaluated = run(script, "--evaluate", args.run_dir, *allowed, check=True)
+    assert lines[1].startswith("returns of evaluation:") and len(lines[1].split()) == 3 + 3
     assert evaluated.stdout.splitlines() == lines
 
 
@@ -353,7 +355,7 @@ def test_small_returns_are_not_rounded_away(script, make_args, monkeypatch, caps
     monkeypatch.setattr(script, "evaluate", lambda *_: [-0.25, 0.125])
     script.report(None, make_args(script), "here")
     assert capsys.readouterr().out.splitlines() == [
-        "evaluation: 2 episodes, each until it ends",
+        "evaluation: 1 episodes, each until it ends",
         "returns of evaluation: -0.25 0.125",
         "mean return -0.0625 in 2 episodes of evaluation; see here",
     ]
@@ -479,6 +481,7 @@ def test_wandb_is_not_imported_unless_asked_for(make_args):
 
 
 def broken(script, failure):
+    broken_envs.Broken.steps = 0
     return f"broken_envs:broken/{failure}{'Continuous' * (script in CONTINUOUS)}-v0"
 
 
@@ -520,7 +523,7 @@ def test_signals_end_a_run_as_any_python_program(number, make_args):
 
 def test_a_dead_env_process_ends_the_run(make_args):
     """In a process of its own, whose end shows what becomes of the envs that are left."""
-    args = make_args(ppo_discrete, env_id=broken(ppo_discrete, "Dies"), iterations=8, async_envs=True)
+    args = make_args(ppo_discrete, env_id=broken(ppo_discrete, "Dies"), iterations=32, async_envs=True)
     result = run(ppo_discrete, *flags_of(args))
     assert result.returncode == 1
     assert "Traceback (most recent call last):" in result.stderr
@@ -583,7 +586,7 @@ def test_full_disk_while_saving(make_args):
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == "OSError: [Errno 27] File too large"
     assert checkpoint(args.run_dir)["iteration"] == 1
-    ppo_discrete.train(replace(args, resume=args.run_dir))
+    ppo_discrete.train(replace(args, env_id=f"toy_envs:{args.env_id}", resume=args.run_dir))
     assert checkpoint(args.run_dir)["iteration"] == 4
 
 
@@ -672,15 +675,15 @@ def test_crafted_optimizer_states_are_refused(script, what, make_args, no_evalua
     script.train(args)
     path = Path(args.run_dir, "checkpoint.pt")
     state = checkpoint(args.run_dir)
-    moments = list(state["optimizer"]["state"].values())
+    moments = max(state["optimizer"]["state"].values(), key=lambda x: x["exp_avg"].numel())
     if what == "shape":
-        moments[0]["exp_avg"] = moments[0]["exp_avg"][:1]
+        moments["exp_avg"] = moments["exp_avg"][:1]
     if what == "strides":
-        moments[0]["exp_avg_sq"] = torch.zeros(1).expand(moments[0]["exp_avg_sq"].shape)
+        moments["exp_avg_sq"] = torch.zeros(1).expand(moments["exp_avg_sq"].shape)
     if what == "step":
-        moments[0]["step"] = torch.zeros(0)
+        moments["step"] = torch.zeros(0)
     if what == "missing":
-        del moments[0]["exp_avg"]
+        del moments["exp_avg"]
     if what == "more":
         state["optimizer"]["param_groups"][0]["params"].append(100)
     sealed(path, state)
@@ -740,10 +743,10 @@ def test_a_run_imports_no_module(script, flag, make_args, command_line, no_evalu
 
 def test_statistics_that_overflow_are_not_saved(continuous, make_args, no_evaluation):
     """An observation of 1e25, whose square is no float any more; the last checkpoint stays."""
-    args = make_args(continuous, env_id="toy/HugeContinuous-v0", iterations=4, checkpoints=4)
-    with pytest.raises(FloatingPointError, match=r"^obs_stats\.var is not finite before step 192$"):
+    args = make_args(continuous, env_id="toy/HugeContinuous-v0", iterations=4)
+    with pytest.raises(FloatingPointError, match=r"^obs_stats\.var is not finite before step 128$"):
         continuous.train(args)
-    assert checkpoint(args.run_dir)["iteration"] == 2
+    assert checkpoint(args.run_dir)["iteration"] == 0
     assert all(x.isfinite().all() for x in checkpoint(args.run_dir)["agent"].values())
 
 
@@ -778,7 +781,7 @@ def test_infos_may_differ(vector, make_args):
 def test_what_cannot_change_when_resumed(script, make_args, command_line, no_evaluation):
     args = make_args(script, iterations=2)
     script.train(args)
-    for flag in ("--env-id=Acrobot-v1", "--seed=2", "--num-envs=2", "--num-steps=2"):
+    for flag in (f"--env-id={toy(script, 'TimesOut')}", "--seed=2", "--num-envs=2", "--num-steps=2"):
         code, out, err = command_line(script, "--resume", args.run_dir, "--total-timesteps", 4096, flag)
         assert (code, out, err.count("\n")) == (2, "", 1)
         name = flag.split("=")[0]

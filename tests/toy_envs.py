@@ -39,10 +39,10 @@ class Counter(Masks, gym.Env):
 
 
 class Huge(Counter):
-    """From its 40th step on it shows numbers whose squares are too large for a float."""
+    """From its 20th step on it shows numbers whose squares are too large for a float."""
 
     def obs(self):
-        return super().obs() + (1e25 if self.t > 40 else 0)
+        return super().obs() + (1e25 if self.t > 20 else 0)
 
 
 class Blind(Counter):

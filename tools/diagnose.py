@@ -50,7 +50,7 @@ PANELS = [
     ("episode_return", "score", "exact"),
     ("kl", "clip_frac"),
     ("entropy", "finished"),
-    ("value_loss", "ref_kl"),
+    ("value_loss", "ref_kl", "reward_clip_frac"),
     ("explained_variance", "signal"),
     ("grad_norm", "learning_rate"),
 ]
@@ -168,7 +168,10 @@ CLIMB = 0.25  # share of all ups and downs of the return: noise alone climbs, to
 FALL = 0.5  # share of the return that was gained
 STAYED = 0.8  # the same, of one that has learned
 LEFT_KL = 1.0  # to the reference, a token
-SIGNAL = 0.1  # share of groups
+SIGNAL = 0.1  # share of groups, or of updates where nothing tells of groups
+QUIET = 0.25  # share of the run in which no episode ends
+OUTLASTS = 5  # lengths of episodes, in which none ends
+REWARDS_CUT = 0.5  # share of rewards
 FINISHED = 0.7  # share of completions
 LOST = 0.1  # share of right answers
 NOISE = 4  # standard deviations of that
@@ -224,6 +227,18 @@ def update_too_large(run: Run) -> Finding | None:
     if badness.max() < 1:
         return None
     return Finding(float(badness.max()), steps[np.argmax(badness >= 1)], evidence, 1)
+
+
+def rewards_cut_off(run: Run) -> Finding | None:
+    """Most rewards are cut to the same size: what tells them apart is gone.
+
+    Cure: subtract from the rewards what they have in common.
+    Source: detail 31 of the 37.
+    """
+    if not run.has("reward_clip_frac") or not (late := run.late("reward_clip_frac")) >= REWARDS_CUT:
+        return None
+    first = run.series["reward_clip_frac"][0][np.argmax(run.values("reward_clip_frac") >= REWARDS_CUT)]
+    return Finding(20 * late / REWARDS_CUT, first, f"reward_clip_frac {late:.0%} in most updates", 3)
 
 
 def value_clip(run: Run) -> Finding | None:
@@ -331,18 +346,26 @@ def short_sight(run: Run) -> Finding | None:
 
 
 def returns_all_alike(run: Run) -> Finding | None:
-    """All episodes have the same return: there is nothing to tell good from bad.
+    """All returns are the same: there is nothing to tell good from bad.
 
-    Cure: look at the env's rewards, let the agent explore until it finds one.
+    Cure: look at the rewards, let the agent explore until it finds one, easier tasks, more --sft-steps.
     Source: arithmetic, equal returns have no advantages.
     """
-    if not run.has("episode_return"):
+    if run.has("explained_variance") and not not_finite(run):
+        steps, values = run.series["explained_variance"]
+        if not np.isfinite(values).any():  # it is a share of the variance of returns
+            return Finding(100.0, steps[0], "explained_variance is undefined from first to last", 4)
+    name = "score" if run.has("score") else "episode_return"
+    if not run.has(name) or run.has("signal"):  # which tells more than a mean score
         return None
-    steps, values = run.series["episode_return"]
+    steps, values = run.series[name]
     values = values[np.isfinite(values)]
-    if len(values) < 5 or np.ptp(values) > 1e-6 * max(1, abs(values[0])):
+    if len(values) < 5:
         return None
-    return Finding(100.0, steps[0], f"{values[0]:g} from the first episode to the last", 0)
+    lowest = values - values.min() <= 1e-6 * max(1, abs(values[0]))
+    if lowest.mean() < (1 - SIGNAL if name == "score" else 1):  # a mean score is of one update alone
+        return None
+    return Finding(100.0, steps[0], f"{name} is {values.min():g} in {lowest.mean():.0%} of the updates", 0)
 
 
 def blind_critic(run: Run) -> Finding | None:
@@ -354,6 +377,8 @@ def blind_critic(run: Run) -> Finding | None:
     if not run.has("explained_variance", "kl"):  # REINFORCE learns without: slowly, but from fresh data
         return None
     steps, values = run.series["explained_variance"]
+    if not np.isfinite(values).any():  # then there is nothing to see
+        return None
     short, long = (np.nanmax([*smooth(values, share), -1.0]) for share in (0.05, 0.2))
     if short > SEEN_ONCE or long > SEEN:  # once is enough: where all returns are alike, it says nothing
         return None
@@ -372,6 +397,27 @@ def no_episode_ends(run: Run) -> Finding | None:
         return None
     steps = max(x[-1] for x, _ in run.series.values())
     return Finding(50.0, 0, f"none in {steps:,} steps", 0)
+
+
+def returns_out_of_date(run: Run) -> Finding | None:
+    """The returns are out of date: episodes that last longer than those that count are cut off, or still go on.
+
+    Cure: trust evaluations instead, let episodes end before the envs are reset.
+    Source: renewal theory, a short window holds no long episode.
+    """
+    if not run.has("episode_length"):
+        return None
+    steps, lengths = run.series["episode_length"]
+    starts = np.flatnonzero(np.diff(lengths, prepend=math.nan))  # where the mean moved: an episode has ended
+    end = max(x[-1] for x, _ in run.series.values())
+    quiet = np.diff(steps[starts], append=end)
+    longest = int(np.argmax(quiet))
+    first, length, share = steps[starts[longest]], lengths[starts[longest]], quiet[longest] / end
+    times = quiet[longest] / run.flag("num_envs", math.inf) / length
+    if share < QUIET or times < OUTLASTS or length % 1 == 0:  # whole: episodes may all have that length
+        return None
+    evidence = f"none ended in {share:.0%} of the run, {times:.3g} times as long as their {length:.4g} steps"
+    return Finding(share / QUIET, first, evidence, 0)
 
 
 def standstill(run: Run) -> Finding | None:
@@ -494,7 +540,9 @@ def reward_hacking(run: Run) -> Finding | None:
 RULES: list[Callable[[Run], Finding | None]] = [  # causes before what they cause
     not_finite,
     no_episode_ends,
+    returns_out_of_date,
     returns_all_alike,
+    rewards_cut_off,
     reward_hacking,
     short_sight,
     update_too_large,
@@ -599,7 +647,7 @@ def draw_panel(axis, names: tuple[str, ...], runs: list[Run], colours: list, the
         values = np.concatenate([run.values(name) for run in runs if run.has(name)])
         if name in ("kl", "value_loss", "grad_norm") and np.nanmin(values, initial=1) > 0:
             target.set_yscale("log")
-        if name in ("explained_variance", "clip_frac", "finished", "signal"):
+        if name in ("explained_variance", "clip_frac", "finished", "signal", "reward_clip_frac"):
             target.set_ylim(-1.05 if name == "explained_variance" else -0.05, 1.05)
         for j, run in enumerate(runs):
             if run.has(name):
