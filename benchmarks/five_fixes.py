@@ -66,26 +66,28 @@ def noise(seed: int) -> list[list]:
     envs = module.make_envs(variants[ONE_STEP[0]], variants[ONE_STEP[0]].num_envs)
     obs = envs.reset(seed=module.seed_everything(seed, "noise", envs.num_envs))[0]
     for _ in range(ROLLOUTS):
-        seen, actions, rewards, dones = [obs], [], [], []
+        seen, actions, rewards, dones, final_values = [obs], [], [], [], []
         for _ in range(T):
             action = agent.act(torch.as_tensor(obs))
             obs, reward, terminated, truncated, infos = envs.step(action.numpy())
-            reward, timeout = reward.astype(np.float32), truncated & ~terminated
+            timeout = truncated & ~terminated
+            final_values.append(np.zeros(envs.num_envs, np.float32))
             if timeout.any():  # as in the scripts
                 final = torch.as_tensor(np.stack(infos["final_obs"][timeout]))
-                reward[timeout] += variants[ONE_STEP[0]].gamma * agent(final)[1].detach().numpy()
+                final_values[-1][timeout] = agent(final)[1].detach()
             seen.append(obs)
             actions.append(action)
-            rewards.append(reward)
+            rewards.append(reward.astype(np.float32))
             dones.append((terminated | truncated).astype(np.float32))
         seen = torch.as_tensor(np.stack(seen))
         values = agent(seen)[1].detach()
+        next_values = np.where(dones, final_values, values[1:])
         for name, args in variants.items():
-            known = np.stack(rewards), values.numpy(), np.stack(dones)
+            known = np.stack(rewards), values[:-1].numpy(), next_values, np.stack(dones)
             advantages = torch.as_tensor(module.compute_gae(*known, args.gamma, args.gae_lambda))
             batch = module.Batch(seen[:-1], torch.stack(actions), advantages, advantages + values[:-1])
             agent.zero_grad()
-            module.backpropagate(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
+            module.compute_gradients(agent, module.Batch(*(x.flatten(0, 1) for x in batch)), args)
             gradients[name].append(torch.cat([x.grad.flatten() for x in agent.actor.parameters()]))
     explained = np.median([row["explained_variance"] for row in log])  # the first ones may be far below 0
     rows = []

@@ -12,6 +12,7 @@ import importlib
 import json
 import math
 import sys
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def make_trpo(args, envs, seed: int):
     """sb3-contrib's TRPO, whose KL is a mean over the components of an action, not their sum."""
     from sb3_contrib import TRPO
 
+    from variants.trpo import SHORTER
+
     components = envs.action_space.shape[0]
     share = 1 / (args.total_timesteps // (args.num_envs * args.num_steps))  # which they count as done
     return TRPO(
@@ -70,7 +73,7 @@ def make_trpo(args, envs, seed: int):
         cg_max_steps=args.cg_iters,
         cg_damping=args.cg_damping / components,
         line_search_max_iter=args.backtracks,
-        line_search_shrinking_factor=trpo.SHORTER,
+        line_search_shrinking_factor=SHORTER,
         normalize_advantage=args.norm_adv,
         policy_kwargs={"log_std_init": args.log_std_init},
         device="cpu",
@@ -162,6 +165,8 @@ def main() -> None:
     check_peer(name)
     script.check(args)
     run_dir, lock = script.make_run_dir(args)
+    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')
+    (run_dir / "args.json").write_text(flags + "\n")
     returns = train(name, args, run_dir)
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
     mean = sum(returns) / len(returns)

@@ -59,9 +59,11 @@ def main() -> None:
                 print(f"| {seed} | {last:.1f} | {mean:.1f} ± {width:.1f} |")
             pairs = list(itertools.permutations(rows, 2))
             better = [(a, b) for a, b in pairs if a[1] - a[2] > b[1] + b[2]]
-            wrong = sum(a[0] < b[0] for a, b in better)
+            wrong = [(a, b) for a, b in better if a[0] < b[0]]
+            by_more = sum(b[0] - a[0] > a[2] + b[2] for a, b in wrong)
             print(
-                f"\nOf {len(better)} pairs whose intervals lie apart, the log has {wrong} the other way round."
+                f"\nOf {len(better)} pairs whose intervals lie apart, the log has {len(wrong)} the other way "
+                f"round, {by_more} by more than these."
             )
 
 

@@ -43,12 +43,15 @@ FAMILY = {
 }
 FORKS = {  # of what, and what is not as there
     reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss compute_gradients check train"),
-    ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent check train"),
+    ppo_continuous: (ppo_discrete, "Args make_envs RunningStats Agent check train load report"),
     ppo_atari: (ppo_discrete, "Args Agent Lives make_envs evaluate check train"),
     ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent compute_gradients evaluate check train"),
     ppo_atari_distributed: (ppo_atari, "Args average check main save train"),
-    ppo_masked: (ppo_discrete, "Args Batch make_envs Agent compute_gradients read_masks evaluate train"),
-    ppo_penalty: (ppo_continuous, "Args Batch Agent adapt ppo_loss compute_gradients check train"),
+    ppo_masked: (
+        ppo_discrete,
+        "Args Batch Flatten make_envs Agent compute_gradients read_masks evaluate train",
+    ),
+    ppo_penalty: (ppo_continuous, "Args Batch Agent adapt ppo_loss compute_gradients check train load"),
     trpo: (
         ppo_continuous,
         "Args Batch surrogate flat_gradient fisher_vector_product conjugate_gradients Agent improve "
@@ -57,45 +60,47 @@ FORKS = {  # of what, and what is not as there
     ppo_llm: (
         ppo_discrete,
         "Args Batch Task ppo_loss Agent make_model check_model complete compute_gradients make_task"
-        " reasoning_gym_task grade evaluate warm_start train check make_run_dir save report evaluate_run",
+        " reasoning_gym_task grade evaluate warm_start train check make_run_dir save load report main",
     ),
     grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients warm_start train check"),
 }
 GONE = {  # what the parent has and the fork does without
-    ppo_atari: {"mlp"},
+    ppo_atari: {"mlp", "Flatten"},
     trpo: {"ppo_loss"},
-    ppo_llm: {"layer_init", "mlp", "make_envs"},
+    ppo_llm: {"layer_init", "mlp", "Flatten", "make_envs"},
     grpo: {"compute_gae"},
 }
 LINES = {  # without the block of PEP 723
-    reinforce_baseline: 461,
-    ppo_discrete: 490,
-    ppo_continuous: 527,
-    ppo_atari: 521,
-    ppo_masked: 511,
-    ppo_penalty: 539,
-    ppo_atari_lstm: 537,
-    trpo: 560,
-    ppo_llm: 627,
-    grpo: 607,
-    ppo_atari_distributed: 552,
+    reinforce_baseline: 477,
+    ppo_discrete: 505,
+    ppo_continuous: 551,
+    ppo_atari: 528,
+    ppo_masked: 530,
+    ppo_penalty: 563,
+    ppo_atari_lstm: 545,
+    trpo: 588,
+    ppo_llm: 660,
+    grpo: 641,
+    ppo_atari_distributed: 561,
 }
-TRAIN_LINES = {  # where it may be longer than 137
-    ppo_continuous: 143,
-    ppo_penalty: 146,
-    trpo: 138,
-    ppo_atari_lstm: 139,
-    ppo_atari_distributed: 150,
+TRAIN_LINES = {  # where it may be longer than 142
+    ppo_atari: 144,
+    ppo_continuous: 155,
+    ppo_masked: 146,
+    ppo_penalty: 158,
+    trpo: 150,
+    ppo_atari_lstm: 147,
+    ppo_atari_distributed: 160,
 }
 DIFFS = {  # lines added and taken away
-    (reinforce_baseline, ppo_discrete): (59, 30),
-    (ppo_discrete, ppo_continuous): (75, 36),
-    (ppo_discrete, ppo_atari): (103, 70),
-    (ppo_discrete, ppo_masked): (49, 27),
-    (ppo_atari, ppo_atari_lstm): (49, 33),
-    (ppo_atari, ppo_atari_distributed): (55, 24),
-    (ppo_continuous, trpo): (103, 69),
-    (ppo_llm, grpo): (54, 74),
+    (reinforce_baseline, ppo_discrete): (59, 31),
+    (ppo_discrete, ppo_continuous): (86, 39),
+    (ppo_discrete, ppo_atari): (103, 80),
+    (ppo_discrete, ppo_masked): (56, 31),
+    (ppo_atari, ppo_atari_lstm): (50, 33),
+    (ppo_atari, ppo_atari_distributed): (61, 28),
+    (ppo_continuous, trpo): (103, 66),
+    (ppo_llm, grpo): (54, 73),
 }
 
 
@@ -218,7 +223,7 @@ def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
         assert lengths.pop("Agent") <= 80 and lengths.pop("Args") <= 45
-    assert lengths.pop("train") <= TRAIN_LINES.get(module, 137)
+    assert lengths.pop("train") <= TRAIN_LINES.get(module, 142)
     assert max(lengths.values()) <= 36
     source = source_of(module)
     assert len(source[source.index('"""') :].splitlines()) <= LINES[module]

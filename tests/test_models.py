@@ -3,6 +3,7 @@
 python tests/test_models.py    # the table in docs/language.md
 """
 
+import argparse
 import contextlib
 import io
 import re
@@ -261,5 +262,6 @@ def table():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     logging.set_verbosity_error()
     print(*table(), sep="\n")

@@ -14,8 +14,7 @@ from variants import ppo_atari_distributed as script  # noqa: E402
 
 args = script.Args(**json.loads(flags))
 batches, gradients, losses = [], [], 0
-loss_function, step = script.make_envs = make_endless
-script.ppo_loss, torch.optim.Adam.step
+loss_function, step = script.ppo_loss, torch.optim.Adam.step
 make_envs = script.make_envs
 
 

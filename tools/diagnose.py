@@ -400,7 +400,7 @@ def no_episode_ends(run: Run) -> Finding | None:
 
 
 def returns_out_of_date(run: Run) -> Finding | None:
-    """The returns are out of date: episodes that last longer than those that count are cut off, or still go on.
+    """The returns are out of date: episodes that last longer are cut off, or still go on.
 
     Cure: trust evaluations instead, let episodes end before the envs are reset.
     Source: renewal theory, a short window holds no long episode.

@@ -49,7 +49,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, Dyn
 from transformers.utils import hub
 
 WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
-FIXED = ("model", "task", "task_config", "seed", "num_envs")  # flags that a resumed run keeps
 
 
 @dataclass
@@ -190,7 +189,7 @@ class Agent(nn.Module):
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
         logits = logits.float() / self.temperature
-        gumbel = -torch.empty_like(logits).exponential_().log()  # argmax(logits + gumbel) samples softmax
+        gumbel = -torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits + this)
         return (logits if greedy else logits + gumbel).argmax(-1)
 
 
@@ -397,9 +396,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     parameters = [parameter for parameter in agent.parameters() if parameter.requires_grad]
     optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     run_dir, lock = make_run_dir(args)
-    past = {"iteration": 0}
-    if args.resume:
-        past = load(run_dir, args, agent=agent, optimizer=optimizer)
+    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {"iteration": 0}
     first_iteration, steps, log = past["iteration"], past["iteration"] * N, []
     flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
     (run_dir / "args.json").write_text(flags + "\n")
@@ -504,7 +501,6 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     writer.close()
     if args.track:
         wandb.finish()
-    lock.release()
     return agent, log
 
 
@@ -597,15 +593,14 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in FIXED if resuming else ():
+        for name in ("model", "task", "task_config", "seed", "num_envs") if resuming else ():
             if getattr(resuming, name) != getattr(saved, name):
                 refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for parameter, moments in parts["optimizer"].state.items() if resuming else ():
-            for name, x in {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}.items():
-                if (moments[name].shape, moments[name].stride()) != (x.shape, x.stride()):
-                    raise ValueError(f"{name} of the optimizer does not fit")
+        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
+            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint

@@ -53,7 +53,6 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
-FIXED = ("env_id", "seed", "num_envs", "num_steps", "log_std_init")  # flags that a resumed run keeps
 SHORTER = 0.8  # each try of the line search is this times as long as the one before
 # HalfCheetah's file has a deprecated attribute, which every new env would report.
 mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn(text, stacklevel=2))
@@ -339,11 +338,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
     save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
     run_dir, lock = make_run_dir(args)
-    past = {"iteration": 0, "episodes": []}
-    if args.resume:
-        past = load(run_dir, args, agent=agent, optimizer=optimizer)
-    first_iteration, steps, log = past["iteration"], past["iteration"] * B, []
-    episodes = deque(past["episodes"], maxlen=100)  # the last: (return, length) of each
+    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {}
+    first_iteration = past.get("iteration", 0)
+    steps, log = first_iteration * B, []
+    episodes = deque(past.get("episodes", ()), maxlen=100)  # the last: iteration, return, length
     flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
     (run_dir / "args.json").write_text(flags + "\n")
     writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
@@ -394,11 +392,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 past_returns[t] = past_return
                 if timeout.any():  # the episode could go on from final_obs (obs[t + 1] is of the next one)
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    _, final_value = agent(on_device(final_obs[timeout]))
-                    final_values[t, timeout] = final_value.cpu().numpy()
+                    final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
                 score += reward
                 length += 1
-                episodes.extend(zip(score[done].tolist(), length[done].tolist(), strict=True))
+                episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
                 score[done], length[done], past_return[done] = 0, 0, 0
             # One pass is faster than T small ones; the weights are still those that acted.
             dist, values[:T] = agent(on_device(obs[:T]))
@@ -432,9 +429,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
-        age = np.cumsum([length for _, length in reversed(episodes)])  # in steps
-        recent = list(episodes)[-max(1, np.sum(age < steps / 5)) :]  # a short run's last 100 are old
-        row["episode_return"], row["episode_length"] = np.mean(recent, 0) if recent else [math.nan] * 2
+        recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
+        _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
         row["reward_clip_frac"] = float(np.mean(scaled_rewards != clipped))
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["steps_per_second"] = B / (time.perf_counter() - start)
@@ -466,7 +462,6 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     writer.close()
     if args.track:
         wandb.finish()
-    lock.release()
     return agent, log
 
 
@@ -520,9 +515,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     return run_dir, lock
 
 
-def save(
-    run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam, episodes: deque
-) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes: deque) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
     checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration, "episodes": list(episodes)}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
@@ -547,15 +540,14 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in FIXED if resuming else ():
+        for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init") if resuming else ():
             if getattr(resuming, name) != getattr(saved, name):
                 refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for parameter, moments in parts["optimizer"].state.items() if resuming else ():
-            for name, x in {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}.items():
-                if (moments[name].shape, moments[name].stride()) != (x.shape, x.stride()):
-                    raise ValueError(f"{name} of the optimizer does not fit")
+        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
+            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
