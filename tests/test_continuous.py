@@ -1,6 +1,9 @@
 """Details 23 to 31: continuous actions, and the statistics that scale observations and rewards."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import gymnasium as gym
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import tyro
-from conftest import Stopped, make_agent_of, name_of, same_weights, stop_in_iteration
+from conftest import ROOT, Stopped, make_agent_of, name_of, same_weights, stop_in_iteration
 from gymnasium.spaces import Box
 from torch.distributions import MultivariateNormal
 from toy_envs import Counter, register
@@ -323,3 +326,73 @@ def test_rewards_are_clipped_after_scaling(continuous, small, record):
 def test_runs(continuous, small, env_id):
     _, log = continuous.train(small(env_id=env_id, num_envs=3, num_steps=20, total_timesteps=120))
     assert all(math.isfinite(row["kl"] + row["value_loss"]) for row in log)
+
+
+class Range(Counter):
+    """Actions are between the given bounds."""
+
+    def __init__(self, low, high):
+        super().__init__(3)
+        self.action_space = Box(float(low), float(high), (1,), np.float64)
+
+
+class Alms(Counter):
+    """Each step is an episode, whose rewards are as large as the mean says, and differ by 1."""
+
+    def __init__(self, mean):
+        super().__init__(terminates_after=1, continuous=True)
+        self.mean = mean
+
+    def reset(self, *, seed=None, options=None):
+        gym.Env.reset(self, seed=seed)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, self.mean + self.np_random.normal(), *rest
+
+
+gym.register("toy/Range-v0", Range)
+gym.register("toy/Alms-v0", Alms)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "far"),
+    [
+        *((0, 1000, True), (5, 6, True), (-6, -5, True), (-1, 25, True)),
+        *((-1, 1, False), (-0.4, 0.4, False), (0, 1, False), (-10, 10, False), (-1e9, 1e9, False)),
+    ],
+)
+def test_bounds_far_from_the_first_actions_are_said(continuous, low, high, far, make_args, capsys):
+    kwargs = f'{{"low": {low}, "high": {high}}}'
+    continuous.train(make_args(continuous, env_id="toy/Range-v0", env_kwargs=kwargs, eval_episodes=0))
+    assert ("far from their bounds: RescaleAction helps" in capsys.readouterr().out) == far
+
+
+@pytest.mark.parametrize(("mean", "cut"), [(100, True), (0, False)])
+def test_if_most_rewards_were_cut_it_is_said(continuous, mean, cut, make_args, capsys):
+    kwargs = f'{{"mean": {mean}}}'
+    args = make_args(continuous, env_id="toy/Alms-v0", env_kwargs=kwargs, eval_episodes=0, iterations=8)
+    _, log = continuous.train(args)
+    assert all((row["reward_clip_frac"] > 0.9) == cut for row in log[2:])
+    assert ("most rewards were cut to +-10 [D31]" in capsys.readouterr().out) == cut
+
+
+def test_mujoco_speaks_of_what_matters_alone(continuous, tmp_path):
+    """Neither of HalfCheetah's deprecated attribute nor in a file of its own; other warnings are shown."""
+    code = f"""if True:
+        import {continuous.__name__} as script, gymnasium, mujoco
+        gymnasium.make("HalfCheetah-v5").reset()
+        body = "<body><freejoint/><geom size='1'/></body>"
+        model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{{body}}</worldbody></mujoco>")
+        data = mujoco.MjData(model)
+        data.qpos[0] = float("nan")
+        mujoco.mj_step(model, data)
+    """
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "settotalmass" not in result.stderr + result.stdout and not [*tmp_path.iterdir()]
+    assert "UserWarning: Nan, Inf or huge value in QPOS" in result.stderr

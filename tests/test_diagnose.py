@@ -36,6 +36,7 @@ ARGS = {"gamma": 0.99, "vf_clip_coef": 0.2, "max_grad_norm": 0.5, "ent_coef": 0.
 LANGUAGE = {name: HEALTHY[name] for name in ("kl", "clip_frac", "entropy", "grad_norm", "learning_rate")}
 LANGUAGE |= {"score": 0.4 + 0.4 * UP, "exact": 0.4 + 0.4 * UP, "ref_kl": 0.1 * UP, "finished": 0.99 * ONE}
 LANGUAGE |= {"signal": 0.5 - 0.3 * UP}
+WITHOUT_SIGNAL = {name: x for name, x in LANGUAGE.items() if name != "signal"}
 WITHOUT_ENDS = {name: x for name, x in HEALTHY.items() if "episode" not in name}
 STUCK = {"episode_return": 20 + np.sin(np.arange(N))}
 GONE = {"entropy": np.where(UP > 0.1, 1e-4, 0.69)}
@@ -48,6 +49,7 @@ BROKEN = {
     "gradients_cut_off": (HEALTHY | {"grad_norm": 1e5 * ONE}, {}),
     "short_sight": (HEALTHY, {"gamma": 0.0}),
     "returns_all_alike": (HEALTHY | {"episode_return": ZERO}, {}),
+    "rewards_cut_off": (HEALTHY | {"reward_clip_frac": 0.9 * ONE}, {}),
     "blind_critic": (HEALTHY | {"explained_variance": -0.1 * ONE}, {}),
     "no_episode_ends": (WITHOUT_ENDS | {"episode_return": np.full(N, np.nan)}, {}),
     "standstill": (HEALTHY | {"kl": 1e-9 * ONE, "clip_frac": ZERO}, {}),
@@ -99,8 +101,13 @@ def test_nothing_is_found_in_a_healthy_run(tmp_path, series):
         (LANGUAGE | {"signal": np.where(UP < 0.3, 0.5, 0), "score": UP, "exact": UP}, {}),
         (HEALTHY | {"kl": np.where(UP < 0.4, 0.01, 1e-9)}, {}),
         (LANGUAGE | {"finished": 0.9 * ONE}, {}),
+        (HEALTHY | {"reward_clip_frac": 0.2 * ONE}, {}),
+        (WITHOUT_SIGNAL | {"score": 0.8 - 0.01 * UP}, {}),
     ],
-    ids=["a critic that sees", "short episodes", "learned, no signal left", "annealed", "mostly finished"],
+    ids=[
+        *("a critic that sees", "short episodes", "learned, no signal left", "annealed", "mostly finished"),
+        *("few rewards cut", "a score that hardly moves"),
+    ],
 )
 def test_what_is_as_it_should_be_is_not_accused(tmp_path, series, args):
     assert names(write_run(tmp_path, series, args)) == []

@@ -1,5 +1,6 @@
 """One clear line on stderr and exit code 2, before a single step of an env; nothing is left on disk."""
 
+import sys
 from pathlib import Path
 
 import ale_py
@@ -179,7 +180,28 @@ def test_env_processes_without_masks_say_nothing(tmp_path):
 
 
 def test_unknown_flags_and_help(tmp_path):
-    result = run(ppo_discrete, "--gama", "0.9", cwd=tmp_path)
-    assert result.returncode == 2 and "--gamma" in result.stderr
+    for flags in (["--gama", "0.9"], ["--gama=0.9"]):
+        result = run(ppo_discrete, *flags, cwd=tmp_path)
+        assert result.returncode == 2 and "--gamma" in result.stderr
     result = run(ppo_discrete, "--help", cwd=tmp_path)
     assert result.returncode == 0 and "--learning-rate FLOAT" in result.stdout
+
+
+def test_steps_in_powers_of_ten(script, monkeypatch):
+    """As Python writes them, too."""
+    trained = []
+    monkeypatch.setattr(script, "train", trained.append)
+    monkeypatch.setattr(sys, "argv", [script.__file__, "--total-timesteps", "1e5"])
+    script.main()
+    assert [args.total_timesteps for args in trained] == [100_000]
+
+
+def test_an_env_of_the_current_folder(tmp_path):
+    """Wherever the script lies."""
+    lines = ("import gymnasium", "from gymnasium.envs.classic_control import CartPoleEnv")
+    register = 'gymnasium.register("Mine-v0", CartPoleEnv, max_episode_steps=20)'
+    (tmp_path / "my_env.py").write_text("\n".join([*lines, register]))
+    flags = ("--env-id=my_env:Mine-v0", "--total-timesteps=512", "--run-dir=here")
+    result = run(ppo_discrete, *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "evaluation: 10 episodes, each until it ends" in result.stdout

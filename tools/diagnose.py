@@ -169,8 +169,6 @@ FALL = 0.5  # share of the return that was gained
 STAYED = 0.8  # the same, of one that has learned
 LEFT_KL = 1.0  # to the reference, a token
 SIGNAL = 0.1  # share of groups, or of updates where nothing tells of groups
-QUIET = 0.25  # share of the run in which no episode ends
-OUTLASTS = 5  # lengths of episodes, in which none ends
 REWARDS_CUT = 0.5  # share of rewards
 FINISHED = 0.7  # share of completions
 LOST = 0.1  # share of right answers
@@ -390,34 +388,13 @@ def blind_critic(run: Run) -> Finding | None:
 def no_episode_ends(run: Run) -> Finding | None:
     """No episode was seen to end, so there is no return to look at.
 
-    Cure: give the env a time limit, fewer --checkpoints (each of them starts episodes anew).
+    Cure: give the env a time limit, a longer run.
     Source: docs/operations.md.
     """
     if not run.has("episode_return") or np.isfinite(run.values("episode_return")).any():
         return None
     steps = max(x[-1] for x, _ in run.series.values())
     return Finding(50.0, 0, f"none in {steps:,} steps", 0)
-
-
-def returns_out_of_date(run: Run) -> Finding | None:
-    """The returns are out of date: episodes that last longer are cut off, or still go on.
-
-    Cure: trust evaluations instead, let episodes end before the envs are reset.
-    Source: renewal theory, a short window holds no long episode.
-    """
-    if not run.has("episode_length"):
-        return None
-    steps, lengths = run.series["episode_length"]
-    starts = np.flatnonzero(np.diff(lengths, prepend=math.nan))  # where the mean moved: an episode has ended
-    end = max(x[-1] for x, _ in run.series.values())
-    quiet = np.diff(steps[starts], append=end)
-    longest = int(np.argmax(quiet))
-    first, length, share = steps[starts[longest]], lengths[starts[longest]], quiet[longest] / end
-    times = quiet[longest] / run.flag("num_envs", math.inf) / length
-    if share < QUIET or times < OUTLASTS or length % 1 == 0:  # whole: episodes may all have that length
-        return None
-    evidence = f"none ended in {share:.0%} of the run, {times:.3g} times as long as their {length:.4g} steps"
-    return Finding(share / QUIET, first, evidence, 0)
 
 
 def standstill(run: Run) -> Finding | None:
@@ -540,7 +517,6 @@ def reward_hacking(run: Run) -> Finding | None:
 RULES: list[Callable[[Run], Finding | None]] = [  # causes before what they cause
     not_finite,
     no_episode_ends,
-    returns_out_of_date,
     returns_all_alike,
     rewards_cut_off,
     reward_hacking,
