@@ -212,7 +212,7 @@ def test_killed_at_any_moment(script, flags, make_args):
 
     In envs that count their episodes, in a game, and in one whose world outlives a reset.
     """
-    args = make_args(script, iterations=40, **flags)
+    args = make_args(script, iterations=400 if "Curriculum" in flags["env_id"] else 40, **flags)
     args.checkpoints, moments = 10, random.Random(0)
     if script is ppo_atari_distributed:
         args.total_timesteps *= 2
