@@ -374,17 +374,16 @@ def test_returns_are_means_of_the_last_100_episodes(vector, make_args, record):
 
 def test_returns_of_a_short_run_are_those_of_its_last_fifth(script, make_args, no_evaluation):
     """Its last 100 would reach back to the first; if none ends in the last fifth, the last one counts."""
-    args = make_args(script, env_id=toy(script, "Curriculum"), num_envs=1, num_steps=40, iterations=5)
+    flags = dict(num_envs=1, num_steps=40, iterations=5, **one_update(script))
+    args = make_args(script, env_id=toy(script, "Curriculum"), **flags)
     _, log = script.train(args)
     episodes = torch.load(f"{args.run_dir}/checkpoint.pt", weights_only=True)["episodes"]
     lengths = [length for *_, length in episodes]
     last = [x for x, end in zip(lengths, np.cumsum(lengths), strict=True) if end > 160]
     assert 0 < len(last) < len(lengths)
     assert log[-1]["episode_length"] == pytest.approx(np.mean(last))
-    flags = dict(
-        env_id=toy(script, "LimitWithin"), num_envs=1, num_steps=2, iterations=2, **one_update(script)
-    )
-    _, [*_, row] = script.train(make_args(script, **flags))
+    flags |= dict(num_steps=2, iterations=2)
+    _, [*_, row] = script.train(make_args(script, env_id=toy(script, "LimitWithin"), **flags))
     assert row["episode_length"] == 3
 
 
