@@ -1,9 +1,9 @@
 """A pretended accelerator, for any machine: its tensors are CPU tensors that no other CPU tensor may meet.
 
-register() adds a device, `pretend`, to the process, for good. From then on an operation that mixes its tensors
-with a CPU tensor of one or more dimensions is an error, as on a GPU, and what a GPU would have to wait for is
-counted: copies in both directions, and masks, whose size the host must know. Random numbers are the CPU's, so
-that a run ends as on the CPU, but for rounding. (PyTorch would copy an index silently; here that is an error.)
+register() adds a device, `pretend`, to the process, for good. An operation that mixes its tensors with a CPU
+tensor of one or more dimensions is an error, as on a GPU (PyTorch copies indices: they are errors here).
+What a GPU would make the CPU wait for is counted: copies in both directions, and masks, whose size the CPU
+must know. Random numbers are the CPU's, so that a run ends as it does there, but for rounding.
 """
 
 import sys
@@ -20,7 +20,7 @@ NAME = "pretend"
 aten = torch.ops.aten
 COPIES = (aten.copy_.default, aten._to_copy.default)
 READS = (aten._local_scalar_dense.default, aten.equal.default)
-SIZES = (aten.nonzero.default, aten.masked_select.default)
+READS += (aten.nonzero.default, aten.masked_select.default)  # of a size
 INDEXED = (aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default)
 LIBRARY = torch.library.Library("aten", "IMPL")
 
@@ -102,10 +102,9 @@ def compute(operation, args: tuple, kwargs: dict):
     elif ours:
         if any(x.dim() for x in tensors if not isinstance(x, DeviceTensor)):
             raise RuntimeError(f"{operation} mixes tensors of {NAME}:0 and of the CPU")
-        masks = (
-            [x for x in args[1] if x is not None and x.dtype == torch.bool] if operation in INDEXED else []
-        )
-        for _ in range((operation in READS + SIZES) + len(masks)):
+        indices = args[1] if operation in INDEXED else ()
+        masks = sum(index is not None and index.dtype == torch.bool for index in indices)
+        for _ in range(masks + (operation in READS)):
             count(to_device=False)
     args, kwargs = tree_map_only(DeviceTensor, lambda x: x.host, (args, kwargs))
     result = BY_HAND.get(operation, operation)(*args, **kwargs)
