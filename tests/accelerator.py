@@ -21,7 +21,7 @@ aten = torch.ops.aten
 COPIES = (aten.copy_.default, aten._to_copy.default)
 READS = (aten._local_scalar_dense.default, aten.equal.default)
 READS += (aten.nonzero.default, aten.masked_select.default)  # of a size
-INDEXED = (aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default)
+INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 
@@ -30,19 +30,25 @@ class Copy(NamedTuple):
 
     to_device: bool
     iteration: int | None  # of train(), None outside of its loop
-    line: int  # of train()'s file, 0 outside of it
+    lines: list[int]  # of the script, from where it is asked for up to train()
+    by_transformers: bool  # who asks
 
 
 copies: list[Copy] = []
 
 
 def count(to_device: bool) -> None:
-    """Take down a copy, and where train() is: in the main thread, also while another goes backward."""
-    frame = sys._current_frames()[threading.main_thread().ident]
-    while frame and frame.f_code.co_name != "train":
+    """Take down a copy, and where in train() it is: in the main thread, also while another goes backward."""
+    frame, frames = sys._current_frames()[threading.main_thread().ident], []
+    while frame:
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
+        if frame.f_code.co_name == "train":
+            lines = [line for file, line in frames if file == frame.f_code.co_filename]
+            by_transformers = any("/transformers/" in file for file, _ in frames)
+            copies.append(Copy(to_device, frame.f_locals.get("iteration"), lines, by_transformers))
+            return
         frame = frame.f_back
-    place = (frame.f_locals.get("iteration"), frame.f_lineno) if frame else (None, 0)
-    copies.append(Copy(to_device, *place))
+    copies.append(Copy(to_device, None, [], False))
 
 
 class DeviceTensor(Tensor):

@@ -3,7 +3,9 @@
 It is in a process of its own, for other tests must not see it.
 """
 
+import ast
 import contextlib
+import csv
 import importlib
 import io
 import itertools
@@ -13,19 +15,21 @@ import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import accelerator
 import numpy as np
 import pytest
 import torch
-from conftest import ATARI, SCRIPTS, Stopped, each_of, toy, with_toys
+from conftest import ATARI, ROOT, SCRIPTS, Stopped, each_of, name_of, toy, with_toys
 from test_operations import checkpoint
 from torch.utils._pytree import tree_leaves
 
 from variants import grpo, ppo_atari_distributed, ppo_llm
 
 LANGUAGE = [ppo_llm, grpo]
-script = each_of([*(script for script in SCRIPTS if script is not ppo_atari_distributed), *LANGUAGE])
+ALL = [*(script for script in SCRIPTS if script is not ppo_atari_distributed), *LANGUAGE]
+script = each_of(ALL)
 RUNS = {}  # {script: args of its run on the CPU}, which tests only read
 
 
@@ -91,6 +95,47 @@ def evaluate(name, *flags):
     finally:
         sys.argv = argv
     return output.getvalue()
+
+
+PARTS = {  # of an iteration, which are done more than once
+    "range(T)": "step",
+    "range(agent.max_new_tokens)": "step",
+    "timeout.any()": "time limit",
+    "range(args.update_epochs)": "epoch",
+    "range(args.critic_epochs)": "epoch",
+    "range(iters)": "conjugate gradient",
+    "range(args.backtracks)": "line search",
+}
+
+
+def parts_of(script):
+    """{line of the script: part of an iteration}."""
+    source = Path(script.__file__).read_text()
+    marks = ("    # rollout\n", "    # log\n", "    # wrap up\n")
+    begin, log, end = (source[: source.index(mark)].count("\n") for mark in marks)
+    parts = {line: "log" if line > log else "batch" for line in range(begin, end)}
+    for node in ast.walk(ast.parse(source)):  # outer loops come before inner ones
+        if isinstance(node, ast.For | ast.If):
+            head = ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
+            name = PARTS.get(head, "gradient step" if ".split(" in head else None)
+            body = range(node.body[0].lineno, node.body[-1].end_lineno + 1)
+            parts |= dict.fromkeys(body, name) if name else {}
+    return parts
+
+
+def count_copies(name, folder):
+    """{part of an iteration: copies to the device and to the host, each time}, of the second iteration."""
+    script = importlib.import_module(name)
+    flags = dict(num_steps=6, total_timesteps=48, cg_iters=3, backtracks=1, checkpoints=0, eval_episodes=0)
+    train(name, asdict(small_args(script, folder, device="auto", **flags)))
+    parts, counts = parts_of(script), {}
+    for copy in accelerator.copies:
+        if copy.iteration == 1 and copy.lines[-1] in parts and not copy.by_transformers:
+            part = next(parts[line] for line in copy.lines if line in parts)
+            counts.setdefault(part, [0, 0])[not copy.to_device] += 1
+    times = {"step": 4 if script in LANGUAGE else 6, "time limit": 2, "epoch": 2, "gradient step": 4}
+    times["conjugate gradient"] = 3
+    return {part: [x / times.get(part, 1) for x in numbers] for part, numbers in counts.items()}
 
 
 def calculate(expression):
@@ -165,6 +210,13 @@ def test_other_processes_do_not_see_it(script, elsewhere, cpu_run, capsys):
     with pytest.raises(SystemExit):
         script.train(replace(cpu_run, device="pretend"))
     assert "--device pretend is not here; there is" in capsys.readouterr().err
+
+
+def test_copies(script, elsewhere, tmp_path):
+    """Those of an iteration are the ones in the table of docs/performance.md, and no more."""
+    rows = csv.reader((ROOT / "benchmarks/results/copies.csv").open())
+    known = {part: [int(x) for x in counts] for name, part, *counts in rows if name == name_of(script)}
+    assert elsewhere(count_copies, script.__name__, tmp_path) == known
 
 
 # ---- the device
