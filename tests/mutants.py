@@ -663,7 +663,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("device", "on_device(np.random.permutation(N))", "torch.from_numpy(np.random.permutation(N))",
      "test_devices::test_a_run", LSTM + LANGUAGE),
     ("device", "values = torch.zeros(T + 1, N, device=device)", "values = torch.zeros(T + 1, N)",
-     "test_devices::test_copies", VECTOR + ATARI + LSTM),
+     "test_devices::test_copies", DISCRETE + MASKED + PENALTY + CONTINUOUS + TRPO + ATARI + LSTM),
     ("device", "logprobs = torch.zeros(T, N, device=device)", "logprobs = torch.zeros(T, N)",
      "test_devices::test_copies", ATARI + LSTM),
     ("device", "agent.act(on_device(obs[t])", "agent.act(torch.from_numpy(obs[t])",
@@ -864,7 +864,7 @@ def run_tests(folder, arguments):
 def survives(case):
     mutant, script = case
     file, name = (mutant.test or named_in_the_table(mutant.subject, script)).split("::")
-    ignored = shutil.ignore_patterns(".*", "runs", "wandb", "results", "__pycache__")
+    ignored = shutil.ignore_patterns(".*", "runs", "wandb", "__pycache__")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, f"{folder}/copy", ignore=ignored))
         path = copy / file_of(script).relative_to(ROOT)

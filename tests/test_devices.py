@@ -86,15 +86,16 @@ def train(name, flags, saves=math.inf):
 
 
 def evaluate(name, *flags):
-    """What --evaluate prints."""
+    """What --evaluate prints, and what was copied."""
     script, argv = importlib.import_module(name), sys.argv
+    accelerator.copies.clear()
     sys.argv = [script.__file__, *flags]
     try:
         with contextlib.redirect_stdout(io.StringIO()) as output:
             script.main()
     finally:
         sys.argv = argv
-    return output.getvalue()
+    return output.getvalue(), accelerator.copies
 
 
 PARTS = {  # of an iteration, which are done more than once
@@ -201,9 +202,10 @@ def test_a_run_goes_on_elsewhere(script, first, elsewhere, cpu_run, tmp_path):
 def test_evaluation(script, elsewhere, cpu_run):
     flags = ["--evaluate", cpu_run.run_dir]
     flags += ["--reward", cpu_run.reward] if script in LANGUAGE else []  # code is named anew each time
-    expected = evaluate(script.__name__, *flags)
-    assert elsewhere(evaluate, script.__name__, *flags, "--device", "pretend:0") == expected
-    assert "mean " in expected.splitlines()[-1]
+    expected, _ = evaluate(script.__name__, *flags)
+    output, copies = elsewhere(evaluate, script.__name__, *flags, "--device", "pretend:0")
+    assert output == expected and "mean " in expected.splitlines()[-1]
+    assert copies  # it was there
 
 
 def test_other_processes_do_not_see_it(script, elsewhere, cpu_run, capsys):
