@@ -319,16 +319,17 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
                 score[done], length[done] = 0, 0
             # One pass is faster than T small ones; the weights are still those that acted.
-            dist, values[:T] = agent(on_device(obs[:T]))
-            logprobs = dist.log_prob(on_device(actions))
-            _, values[T] = agent(on_device(obs[T]))
+            all_obs, all_actions = on_device(obs), on_device(actions)
+            dist, values[:T] = agent(all_obs[:T])
+            logprobs = dist.log_prob(all_actions)
+            _, values[T] = agent(all_obs[T])
 
         # update
         old_values = values.cpu().numpy()
         next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
         advantages = compute_gae(rewards, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
-        returns = on_device(advantages) + values[:T]
-        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
+        returns = advantages + old_values[:T]
+        batch = Batch(all_obs[:T], all_actions, logprobs, advantages, returns, values[:T])
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         history = []
         for _ in range(args.update_epochs):
@@ -348,7 +349,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
-        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
         _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

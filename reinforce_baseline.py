@@ -301,14 +301,15 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 length += 1
                 episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
                 score[done], length[done] = 0, 0
-            _, values[:] = agent(on_device(obs))  # one pass is faster than T small ones
+            all_obs = on_device(obs)
+            _, values[:] = agent(all_obs)  # one pass is faster than T small ones
 
         # update
         old_values = values.cpu().numpy()
         next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
         advantages = compute_gae(rewards, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
-        returns = on_device(advantages) + values[:T]
-        batch = Batch(obs[:T], actions, advantages, returns)
+        returns = advantages + old_values[:T]
+        batch = Batch(all_obs[:T], actions, advantages, returns)
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         optimizer.zero_grad()
         metrics = gradients(agent, batch, args)  # loss.backward()
@@ -321,7 +322,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
-        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
         _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

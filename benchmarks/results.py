@@ -11,6 +11,8 @@ else is written by people and stays. WHAT is one of
                                 many actions are cut off in the end
     picture learning_curves     this picture, for light and for dark pages
     timings speed               this table of timings.py
+    copies                      the table of copies.py
+    gpu                         that of gpu.py
     runs                        everything about every run that has results, first a summary of them
 """
 
@@ -24,6 +26,8 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import copies
+import gpu
 import gymnasium as gym
 import numpy as np
 import timings
@@ -440,6 +444,10 @@ def fill(page: Path, text: str, table: dict, results: dict[str, Results]) -> str
         elif kind == "timings":
             find(timings.TABLES, names[0], f"{page.name}: timings: table")
             new = timings.show(names[0])
+        elif kind == "copies":
+            new = copies.table()
+        elif kind == "gpu":
+            new = gpu.table()
         elif kind == "runs":
             new = [summary(list(results), table, results, page)]
             new = "\n\n".join(new + [details(name, table["runs"][name], results[name]) for name in results])

@@ -76,7 +76,7 @@ def make_trpo(args, envs, seed: int):
         line_search_shrinking_factor=SHORTER,
         normalize_advantage=args.norm_adv,
         policy_kwargs={"log_std_init": args.log_std_init},
-        device="cpu",
+        device=args.device,
         seed=seed,
     )
 
@@ -109,7 +109,7 @@ def make_peer(script: str, args, seed: int):
         vf_coef=args.vf_coef / 2,  # its value loss is the squared error, ours half of it
         max_grad_norm=args.max_grad_norm,
         policy_kwargs={"log_std_init": getattr(args, "log_std_init", 0.0)},
-        device="cpu",
+        device=args.device,
         seed=seed,
     )
 

@@ -178,6 +178,8 @@ def main(args: Args) -> None:
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
             result = globals()[f"run_{args.only}"](args, folder)
         result["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+            result["gpu_memory"] = sys.modules["torch"].cuda.max_memory_allocated() / 2**20
         print(json.dumps(result))
         return
     if not (ROOT / f"{args.script.replace('.', '/')}.py").exists():

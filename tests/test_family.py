@@ -71,32 +71,32 @@ GONE = {  # what the parent has and the fork does without
     grpo: {"compute_gae"},
 }
 LINES = {  # without the block of PEP 723
-    reinforce_baseline: 477,
-    ppo_discrete: 505,
-    ppo_continuous: 551,
+    reinforce_baseline: 478,
+    ppo_discrete: 506,
+    ppo_continuous: 552,
     ppo_atari: 528,
-    ppo_masked: 530,
-    ppo_penalty: 563,
+    ppo_masked: 532,
+    ppo_penalty: 564,
     ppo_atari_lstm: 545,
-    trpo: 588,
-    ppo_llm: 660,
-    grpo: 641,
+    trpo: 589,
+    ppo_llm: 662,
+    grpo: 643,
     ppo_atari_distributed: 561,
 }
-TRAIN_LINES = {  # where it may be longer than 142
+TRAIN_LINES = {  # where it may be longer than 143
     ppo_atari: 144,
-    ppo_continuous: 155,
-    ppo_masked: 146,
-    ppo_penalty: 158,
-    trpo: 150,
+    ppo_continuous: 156,
+    ppo_masked: 147,
+    ppo_penalty: 159,
+    trpo: 151,
     ppo_atari_lstm: 147,
     ppo_atari_distributed: 160,
 }
 DIFFS = {  # lines added and taken away
-    (reinforce_baseline, ppo_discrete): (59, 31),
+    (reinforce_baseline, ppo_discrete): (60, 32),
     (ppo_discrete, ppo_continuous): (86, 39),
-    (ppo_discrete, ppo_atari): (103, 80),
-    (ppo_discrete, ppo_masked): (56, 31),
+    (ppo_discrete, ppo_atari): (105, 83),
+    (ppo_discrete, ppo_masked): (59, 33),
     (ppo_atari, ppo_atari_lstm): (50, 33),
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
@@ -223,7 +223,7 @@ def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
         assert lengths.pop("Agent") <= 80 and lengths.pop("Args") <= 45
-    assert lengths.pop("train") <= TRAIN_LINES.get(module, 142)
+    assert lengths.pop("train") <= TRAIN_LINES.get(module, 143)
     assert max(lengths.values()) <= 36
     source = source_of(module)
     assert len(source[source.index('"""') :].splitlines()) <= LINES[module]

@@ -54,12 +54,16 @@ class Blind(Counter):
         return np.ones(1, dtype=np.float32)
 
 
-class Pays(Blind):
+class Wages(Counter):
     """The reward is the action."""
 
     def step(self, action):
         obs, _, *rest = super().step(action)
         return obs, float(np.sum(action)), *rest
+
+
+class Pays(Wages, Blind):
+    """The reward is the action, whatever is seen."""
 
 
 class Dice(Counter):
@@ -165,6 +169,8 @@ register("Curriculum", Curriculum)
 register("Huge", Huge)
 register("Tells", Tells, terminates_after=4)
 register("LimitWithin", limited(Counter, 3))
+register("Wages", Wages)
+register("WagesWithin", limited(Wages, 3))
 register("Dict", DictObs, 5)
 gym.register("toy/Copy-v0", Copy)
 gym.register("toy/Unplayable-v0", Unplayable)

@@ -369,7 +369,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         old_values = values.cpu().numpy()
         next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
         advantages = compute_gae(rewards, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
-        returns = on_device(advantages) + values[:T]
+        returns = advantages + old_values[:T]
         batch = Batch(obs[:T], actions, logprobs, advantages, returns, values[:T])
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         batch = batch._replace(obs=batch.obs.contiguous(memory_format=torch.channels_last))  # for all epochs
@@ -394,7 +394,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         if RANK > 0:
             continue  # the first process speaks for all
-        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
         _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

@@ -330,11 +330,12 @@ def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
 
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
     """Completions as tokens and as texts, their scores, or those of their tokens, and 1 for right answers."""
-    rows = [row[counts].tolist() for row, counts in zip(tokens[:, -mask.shape[1] :], mask, strict=True)]
+    tokens, mask, ends = tokens[:, -mask.shape[1] :].cpu(), mask.cpu(), agent.ends.tolist()
+    rows = [row[counts].tolist() for row, counts in zip(tokens, mask, strict=True)]
     texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
     answers = [str(problem.get("answer") or "") for problem in problems]
     right = agent.tokenizer(answers, add_special_tokens=False).input_ids
-    said = [row[:-1] if row[-1] in agent.ends else [] for row in rows]  # what does not end is no answer
+    said = [row[:-1] if row[-1] in ends else [] for row in rows]  # what does not end is no answer
     spell = agent.tokenizer.convert_ids_to_tokens  # which keeps special tokens and halves of letters
     said, right = (["".join(map(str, spell(row))).strip(" \n▁ĠĊ") for row in x] for x in (said, right))
     exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
@@ -378,11 +379,12 @@ def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
 def warm_start(agent: Agent, args: Args, task: Task) -> None:
     """Supervised learning on solved problems: the policy gradient, of right tokens with a weight of 1."""
     optimizer = optim.Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
+    end = [agent.ends[0].item()]
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
         prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
         rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
-        answers, mask = agent.pad_rows([[*row, agent.ends[0].item()] for row in rows])
+        answers, mask = agent.pad_rows([row + end for row in rows])
         dist, _ = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
         (-dist.log_prob(answers[mask]).mean()).backward()

@@ -155,7 +155,7 @@ class Agent(nn.Module):
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
         # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
-        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None], persistent=False)
+        self.valid = torch.arange(choices.max()) < choices[..., None]  # on the CPU, where masks come from
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
@@ -218,7 +218,7 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     return envs
 
 
-def read_masks(envs: gym.vector.VectorEnv, infos: dict, valid: Tensor) -> Tensor:
+def read_masks(envs: gym.vector.VectorEnv, infos: dict, valid: Tensor) -> np.ndarray:
     """Which actions may be taken (N, *valid.shape), from infos["action_mask"] or the envs' action_masks().
 
     Either has a row of truth values for each env; those of a MultiDiscrete's components follow each other.
@@ -226,8 +226,8 @@ def read_masks(envs: gym.vector.VectorEnv, infos: dict, valid: Tensor) -> Tensor
     rows = infos["action_mask"] if "action_mask" in infos else envs.call("action_masks")
     if not np.all(infos.get("_action_mask", True)):
         raise ValueError("an env's info has no action_mask")
-    masks = torch.zeros(envs.num_envs, *valid.shape, dtype=torch.bool, device=valid.device)
-    masks[:, valid] = torch.as_tensor(np.stack(rows), dtype=torch.bool, device=valid.device)
+    masks = np.zeros((envs.num_envs, *valid.shape), bool)
+    masks[:, valid] = np.stack(rows)
     if not masks.any(-1).all():
         raise ValueError("an env says that none of its actions is valid")
     return masks
@@ -251,7 +251,8 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
     while running.any():
         obs = torch.as_tensor(obs, dtype=torch.float32, device=next(agent.parameters()).device)
-        action = agent.act(obs, read_masks(envs, infos, agent.valid), args.eval_greedy)
+        masks = torch.as_tensor(read_masks(envs, infos, agent.valid), device=obs.device)
+        action = agent.act(obs, masks, args.eval_greedy)
         obs, reward, terminated, truncated, infos = envs.step(action.cpu().numpy())
         score += reward * running
         running &= ~(terminated | truncated)
@@ -304,7 +305,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     obs = np.zeros((T + 1, N, *envs.single_observation_space.shape), np.float32)
     final_obs = np.zeros_like(obs[0])
     actions = np.zeros((T, N, *envs.single_action_space.shape), np.int64)
-    masks = torch.zeros(T + 1, N, *agent.valid.shape, dtype=torch.bool, device=device)
+    masks = np.zeros((T + 1, N, *agent.valid.shape), bool)
     rewards, dones, final_values = np.zeros((3, T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     score, length = np.zeros((2, N))
@@ -330,30 +331,31 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         with torch.no_grad():
             obs[0], masks[0] = obs[T], masks[T]
             for t in range(T):
-                actions[t] = agent.act(on_device(obs[t]), masks[t]).cpu()
+                actions[t] = agent.act(on_device(obs[t]), on_device(masks[t])).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
                 masks[t + 1] = read_masks(envs, infos, agent.valid)
                 done, timeout = terminated | truncated, truncated & ~terminated
                 rewards[t], dones[t], final_values[t] = reward, done, 0
                 if timeout.any():  # the episode could go on from final_obs (obs[t + 1] is of the next one)
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    # No mask changes a value.
-                    final_values[t, timeout] = agent(on_device(final_obs[timeout]), agent.valid)[1].cpu()
+                    any_mask = on_device(agent.valid)  # none changes a value
+                    final_values[t, timeout] = agent(on_device(final_obs[timeout]), any_mask)[1].cpu()
                 score += reward
                 length += 1
                 episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
                 score[done], length[done] = 0, 0
             # One pass is faster than T small ones; the weights are still those that acted.
-            dist, values[:T] = agent(on_device(obs[:T]), masks[:T])
-            logprobs = dist.log_prob(on_device(actions))
-            _, values[T] = agent(on_device(obs[T]), masks[T])
+            all_obs, all_masks, all_actions = on_device(obs), on_device(masks), on_device(actions)
+            dist, values[:T] = agent(all_obs[:T], all_masks[:T])
+            logprobs = dist.log_prob(all_actions)
+            _, values[T] = agent(all_obs[T], all_masks[T])
 
         # update
         old_values = values.cpu().numpy()
         next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
         advantages = compute_gae(rewards, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
-        returns = on_device(advantages) + values[:T]
-        batch = Batch(obs[:T], masks[:T], actions, logprobs, advantages, returns, values[:T])
+        returns = advantages + old_values[:T]
+        batch = Batch(all_obs[:T], all_masks[:T], all_actions, logprobs, advantages, returns, values[:T])
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         history = []
         for _ in range(args.update_epochs):
@@ -373,7 +375,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
-        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
         _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

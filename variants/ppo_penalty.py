@@ -367,9 +367,10 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                 episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
                 score[done], length[done], past_return[done] = 0, 0, 0
             # One pass is faster than T small ones; the weights are still those that acted.
-            dist, values[:T] = agent(on_device(obs[:T]))
-            means, stds, logprobs = dist.mean, dist.stddev, dist.log_prob(on_device(actions))
-            _, values[T] = agent(on_device(obs[T]))
+            all_obs, all_actions = on_device(obs), on_device(actions)
+            dist, values[:T] = agent(all_obs[:T])
+            means, stds, logprobs = dist.mean, dist.stddev, dist.log_prob(all_actions)
+            _, values[T] = agent(all_obs[T])
 
         # update
         agent.return_stats.update(on_device(past_returns).flatten())  # of rewards so far, not to come
@@ -378,8 +379,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         old_values = values.cpu().numpy()
         next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
         advantages = compute_gae(clipped, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
-        returns = on_device(advantages) + values[:T]
-        batch = Batch(obs[:T], actions, means, stds, logprobs, advantages, returns, values[:T])
+        returns = advantages + old_values[:T]
+        batch = Batch(all_obs[:T], all_actions, means, stds, logprobs, advantages, returns, values[:T])
         batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
         history = []
         for _ in range(args.update_epochs):
@@ -403,7 +404,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
         row["beta"] = agent.beta.item()
-        row["explained_variance"] = 1 - ((returns - values[:T]).var() / returns.var()).item()
+        row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
         _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
         row["reward_clip_frac"] = float(np.mean(scaled_rewards != clipped))

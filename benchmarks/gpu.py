@@ -1,0 +1,259 @@
+"""What only a GPU can tell: whether the scripts run there as on the CPU, how fast, and in how much memory.
+
+    pip install -r tests/requirements.txt && pip install -r benchmarks/requirements.txt
+    python benchmarks/gpu.py               # ten minutes at most; once more goes on with what is missing
+    python benchmarks/results.py           # docs/performance.md
+    python benchmarks/gpu.py --rehearse cpu --csv rehearsal.csv      # all of it, small; or on: pretend
+
+Parts run in turn, each in a process of its own. What one has found is in benchmarks/results/gpu.csv when it
+ends. One that fails leaves its last line there, and is tried again by the next call.
+"""
+
+import contextlib
+import csv
+import importlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import speed
+from command_line import ROOT, Parser, refuse
+
+CSV = ROOT / "benchmarks/results/gpu.csv"
+COLUMNS = ["part", "quantity", "value"]
+VARIANTS = ("ppo_masked", "ppo_penalty", "trpo", "ppo_atari_lstm", "ppo_llm", "grpo")
+SCRIPTS = ["reinforce_baseline", "ppo_discrete", "ppo_continuous", "ppo_atari"]
+SCRIPTS += [f"variants.{name}" for name in VARIANTS]
+BREAKOUT = speed.Args("ppo_atari", "BreakoutNoFrameskip-v4", steps=20_480, threads=os.cpu_count())
+CHEETAH = speed.Args("ppo_continuous", "HalfCheetah-v5", steps=24_576)
+GAMES = {
+    "Breakout, 8 envs": BREAKOUT,
+    "Breakout, 64 envs": replace(BREAKOUT, steps=65_536, flags="--num-envs 64"),
+    "HalfCheetah-v5, 1 env": CHEETAH,
+    "HalfCheetah-v5, 16 envs": replace(CHEETAH, steps=196_608, flags="--num-envs 16"),
+}
+RUNS = {"": ("ours", ""), ", `--compile`": ("ours", "--compile"), ", stable-baselines3": ("sb3", "")}
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+MODELS = {  # in the shape of Qwen2.5, whose smallest is the second
+    "20 million": (384, 1024, 12, 6, 8_000),
+    "500 million": (896, 4864, 24, 14, 151_936),
+}
+
+
+# Each part yields quantities and values.
+
+Found = Iterator[tuple[str, float]]
+
+
+def run_tests(device: str, small: bool) -> Found:
+    """Those that concern devices; they need no GPU."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_devices.py"]
+    only = ["-k", "ppo_discrete"] if small else []
+    done = subprocess.run([*command, *only], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stdout)
+    yield "passed", float(done.stdout.splitlines()[-1].split()[0])
+
+
+@contextlib.contextmanager
+def random_numbers_of_the_cpu() -> Iterator[None]:
+    """Within, what the scripts draw is drawn on the CPU, so that runs on two devices can be compared."""
+    import torch
+
+    exponential, normal, multinomial = torch.Tensor.exponential_, torch.randn_like, torch.multinomial
+    torch.Tensor.exponential_ = lambda x: x.copy_(exponential(torch.empty(x.shape)))
+    torch.randn_like = lambda x: torch.randn(x.shape).to(x.device)
+    torch.multinomial = lambda probs, *args: multinomial(probs.cpu(), *args).to(probs.device)
+    try:
+        yield
+    finally:
+        torch.Tensor.exponential_, torch.randn_like, torch.multinomial = exponential, normal, multinomial
+
+
+def check_script(name: str, device: str, small: bool) -> Found:
+    """Small runs: beside the CPU's with its random numbers, the same one twice, and one that is resumed."""
+    import test_devices
+    import torch
+
+    def weights(flags: dict, stop: bool = False) -> torch.Tensor:
+        """Of a run in a folder of its own; one that stops at its second save goes on from there."""
+        folder = Path(tempfile.mkdtemp(dir=root))
+        args = test_devices.small_args(script, folder, **flags)
+        if stop:
+            test_devices.train(name, asdict(args), saves=2)
+            args = replace(args, resume=args.run_dir)
+        test_devices.train(name, asdict(args))
+        agent = test_devices.checkpoint(args.run_dir)["agent"].values()
+        return torch.cat([x.flatten().double().cpu() for x in agent])
+
+    script = importlib.import_module(name)
+    if script in test_devices.ATARI:
+        script.make_envs = test_devices.with_toys(script)
+    with tempfile.TemporaryDirectory() as root:
+        with random_numbers_of_the_cpu():
+            pair = [weights({"device": x}) for x in ("cpu", device)]
+        yield "greatest difference to the CPU", (pair[0] - pair[1]).abs().max().item()
+        whole = weights({"device": device})
+        yield "the same twice", float(torch.equal(whole, weights({"device": device})))
+        yield "the same if resumed", float(torch.equal(whole, weights({"device": device}, stop=True)))
+
+
+def measure_game(args: speed.Args, only: str, device: str, small: bool) -> Found:
+    """Steps per second, seconds of start-up, and peak MiB, on a GPU of its memory."""
+    args = replace(args, flags=f"{args.flags} --device {device}")
+    if small:  # as few rollouts as there must be
+        _, script_args = speed.make_script_args(args, "")
+        args = replace(args, steps=4 * script_args.num_envs * script_args.num_steps)
+    found = speed.in_a_process(args, only)
+    yield "steps/s", found["speed"]
+    yield "start-up, s", found["startup"]
+    yield "MiB", found.get("gpu_memory", found["memory"])
+
+
+def measure_language(script: str, sizes: tuple[int, ...], device: str, small: bool) -> Found:
+    """Tokens per second but for the first iteration, and peak MiB, of a model with random weights."""
+    import torch
+    from transformers import AutoModelForCausalLM, ByT5Tokenizer, Qwen2Config
+
+    module = importlib.import_module(script)
+    sizes = (64, 128, 2, 2, 1000) if small else sizes
+    ends = dict(eos_token_id=1, pad_token_id=0, bos_token_id=None, tie_word_embeddings=True)
+    config = Qwen2Config(**dict(zip(SIZES, sizes, strict=True)), num_key_value_heads=2, **ends)
+    with tempfile.TemporaryDirectory() as folder:
+        model = AutoModelForCausalLM.from_config(config)
+        yield "million weights", sum(x.numel() for x in model.parameters()) / 1e6
+        model.save_pretrained(folder)
+        ByT5Tokenizer(extra_ids=0).save_pretrained(folder)
+        del model
+        N, T = (8, 8) if small else (64, 64)
+        flags = dict(model=folder, num_envs=N, max_new_tokens=T, total_episodes=4 * N, sft_steps=0)
+        flags |= dict(eval_episodes=1, checkpoints=0, device=device, run_dir=f"{folder}/run")
+        _, log = module.train(module.Args(**flags))
+    yield "tokens/s", statistics.mean(row["tokens_per_second"] for row in log[1:])
+    memory = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
+    yield "MiB", memory or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def make_parts(device: str) -> dict[str, Callable[[str, bool], Found]]:
+    """All parts by their names, the most important ones first."""
+    parts = {"tests": run_tests} | {name: partial(check_script, name) for name in SCRIPTS}
+    if device == "pretend":  # which is for finding mistakes
+        return parts
+    for where in dict.fromkeys((device, "cpu")):
+        for game, args in GAMES.items():
+            for how, (only, more) in RUNS.items():
+                args_of_run = replace(args, flags=f"{args.flags} {more}")
+                parts[f"{game}{how} on {where}"] = partial(measure_game, args_of_run, only)
+        for size, numbers in MODELS.items():
+            for script in ("variants.ppo_llm", "variants.grpo"):
+                if where != "cpu" or device == "cpu" or size == "20 million":  # the large one takes too long
+                    parts[f"{script}, {size} weights on {where}"] = partial(measure_language, script, numbers)
+    return parts
+
+
+# The CSV file, and its table
+
+
+def read(path: Path) -> tuple[str, dict[tuple[str, str], str]]:
+    """What it was measured on, and {(part, quantity): value}."""
+    lines = path.read_text().splitlines() if path.exists() else ["# "]
+    return lines[0].removeprefix("# "), {(part, what): value for part, what, value in csv.reader(lines[2:])}
+
+
+def write(path: Path, how: str, values: dict[tuple[str, str], str]) -> None:
+    """Killed at any moment, this leaves the old file or the new one, whole."""
+    part = path.with_suffix(".part")
+    with part.open("w", newline="") as file:
+        file.write(f"# {how}\n")
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *([*key, x] for key, x in values.items())])
+    part.replace(path)
+
+
+def table() -> str:
+    """What is known as Markdown: a row for each part."""
+    if not CSV.exists():
+        return "Not run yet: no GPU was at hand."
+    how, values = read(CSV)
+    rows = {}
+    for (part, quantity), value in values.items():
+        rows.setdefault(part, []).append(f"{quantity}: {value}")
+    lines = ["| | |", "|---|---|", *(f"| {part} | {'; '.join(found)} |" for part, found in rows.items())]
+    return "\n".join([*lines, "", f"Measured at {how}."])
+
+
+def run_part(name: str, device: str, small: bool) -> None:
+    """In a process of its own: the last line that is printed has what the part finds, as JSON."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    if device == "pretend":
+        import accelerator
+
+        accelerator.register()
+    where = "cpu" if name.endswith(" on cpu") else device
+    with contextlib.redirect_stdout(sys.stderr):
+        found = list(make_parts(device)[name](where, small))
+    print(json.dumps(found))
+
+
+def run_in_a_process(name: str, flags: list[str], seconds: float) -> list[tuple[str, float | str]]:
+    """What a part finds, or the last line of what it complains of."""
+    command = [sys.executable, __file__, "--part", name, *flags]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return [("failed", f"it took longer than {seconds:.0f} s")]
+    if done.returncode:
+        return [("failed", done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Run all parts that the CSV file lacks, or the one that is named."""
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--rehearse", metavar="DEVICE", help="cpu or pretend: small runs, to see that all works"
+    )
+    parser.add_argument("--csv", type=Path, default=CSV, help="where the results are")
+    parser.add_argument("--minutes", type=float, default=10, help="how long this may take")
+    parser.add_argument("--part", help="for the processes that this one starts")
+    args = parser.parse_args()
+    device, flags = args.rehearse or "cuda", ["--rehearse", args.rehearse] if args.rehearse else []
+    if args.part:
+        run_part(args.part, device, bool(flags))
+        return
+    import torch
+    from learning_curves import PACKAGES, provenance
+
+    if flags and args.csv == CSV:
+        refuse("--rehearse takes a --csv of its own")
+    if not flags and not torch.cuda.is_available():
+        refuse("there is no CUDA here; --rehearse cpu --csv FILE tries all of it")
+    start, (_, values) = time.time(), read(args.csv)
+    how = provenance(["*.py"], [*PACKAGES, "stable-baselines3", "transformers"])
+    how += f", {torch.cuda.get_device_name()}" if device == "cuda" else f", a rehearsal on {device}"
+    for name in make_parts(device):
+        left = 60 * args.minutes - (time.time() - start)
+        if any(part == name and quantity != "failed" for part, quantity in values):
+            continue
+        if left < 10:
+            print(f"{args.minutes:g} minutes are over; the same command goes on with {name}")
+            return
+        found = run_in_a_process(name, flags, left)
+        values = {key: value for key, value in values.items() if key[0] != name}
+        for quantity, value in found:
+            values[name, quantity] = value if isinstance(value, str) else f"{value:.6g}"
+        write(args.csv, how, values)
+        shown = "; ".join(f"{quantity}: {values[name, quantity]}" for quantity, _ in found)
+        print(f"{time.time() - start:4.0f} s  {name}: {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Every script on an accelerator, a pretended one that is as strict as a real one: see accelerator.py.
+
+It is in a process of its own, for other tests must not see it.
+"""
+
+import ast
+import contextlib
+import csv
+import importlib
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import accelerator
+import numpy as np
+import pytest
+import torch
+from conftest import ATARI, ROOT, SCRIPTS, Stopped, each_of, name_of, toy, with_toys
+from test_operations import checkpoint
+from torch.utils._pytree import tree_leaves
+
+from variants import grpo, ppo_atari_distributed, ppo_llm
+
+LANGUAGE = [ppo_llm, grpo]
+ALL = [*(script for script in SCRIPTS if script is not ppo_atari_distributed), *LANGUAGE]
+script = each_of(ALL)
+RUNS = {}  # {script: args of its run on the CPU}, which tests only read
+
+
+def spread(prompts, completions, completion_ids, **columns):
+    """A reward whose scores differ."""
+    return [sum(ids) % 7 / 7 for ids in completion_ids]
+
+
+def small_args(script, folder, iterations=2, **flags):
+    """Args of a run that is saved twice on its way; a time limit that it does not see ends the episodes."""
+    if script in LANGUAGE:
+        numbers = [str(i * 37 % 1000) for i in range(12)]
+        lines = [json.dumps({"prompt": f"{x}>", "answer": x[::-1]}) for x in numbers]
+        (folder / "task.jsonl").write_text("\n".join(lines) + "\n")
+        small = dict(task=str(folder / "task.jsonl"), reward="test_devices:spread", num_envs=4)
+        small |= dict(max_new_tokens=4, sft_steps=1, learning_rate=1e-3, total_episodes=4 * iterations)
+        small |= dict(group_size=2, eval_episodes=3)
+    else:
+        small = dict(env_id=toy(script, "WagesWithin"), num_envs=4, num_steps=4, threads=1)
+        small |= dict(eval_episodes=2, total_timesteps=16 * iterations)
+    small |= dict(update_epochs=2, critic_epochs=2, num_minibatches=2, checkpoints=2)
+    small |= dict(run_dir=str(folder / "run")) | flags
+    return script.Args(**{name: value for name, value in small.items() if hasattr(script.Args, name)})
+
+
+# ---- what a process does, with the device or without
+
+
+def start_process():
+    """Give a process the device, and toys to the scripts of Atari."""
+    accelerator.register()
+    for script in ATARI:
+        script.make_envs = with_toys(script)
+
+
+def train(name, flags, saves=math.inf):
+    """Train, until there were so many saves -> what was printed, and what was copied."""
+    script, calls = importlib.import_module(name), itertools.count(1)
+    save = script.save
+
+    def stopping(*args):
+        save(*args)
+        if next(calls) == saves:
+            raise Stopped
+
+    script.save = stopping
+    accelerator.copies.clear()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(Stopped):
+            script.train(script.Args(**flags))
+    finally:
+        script.save = save
+    return output.getvalue(), accelerator.copies
+
+
+def evaluate(name, *flags):
+    """What --evaluate prints, and what was copied."""
+    script, argv = importlib.import_module(name), sys.argv
+    accelerator.copies.clear()
+    sys.argv = [script.__file__, *flags]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            script.main()
+    finally:
+        sys.argv = argv
+    return output.getvalue(), accelerator.copies
+
+
+PARTS = {  # of an iteration, which are done more than once
+    "range(T)": "step",
+    "range(agent.max_new_tokens)": "step",
+    "timeout.any()": "time limit",
+    "range(args.update_epochs)": "epoch",
+    "range(args.critic_epochs)": "epoch",
+    "range(iters)": "conjugate gradient",
+    "range(args.backtracks)": "line search",
+}
+
+
+def parts_of(script):
+    """{line of the script: part of an iteration}."""
+    source = Path(script.__file__).read_text()
+    marks = ("    # rollout\n", "    # log\n", "    # wrap up\n")
+    begin, log, end = (source[: source.index(mark)].count("\n") for mark in marks)
+    parts = {line: "log" if line > log else "batch" for line in range(begin, end)}
+    for node in ast.walk(ast.parse(source)):  # outer loops come before inner ones
+        if isinstance(node, ast.For | ast.If):
+            head = ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
+            name = PARTS.get(head, "gradient step" if ".split(" in head else None)
+            body = range(node.body[0].lineno, node.body[-1].end_lineno + 1)
+            parts |= dict.fromkeys(body, name) if name else {}
+    return parts
+
+
+def count_copies(name, folder):
+    """{part of an iteration: copies to the device and to the host, each time}, of the second iteration."""
+    script = importlib.import_module(name)
+    flags = dict(num_steps=6, total_timesteps=48, cg_iters=3, backtracks=1, checkpoints=0, eval_episodes=0)
+    train(name, asdict(small_args(script, folder, device="auto", **flags)))
+    parts, counts = parts_of(script), {}
+    for copy in accelerator.copies:
+        if copy.iteration == 1 and copy.lines[-1] in parts and not copy.by_transformers:
+            part = next(parts[line] for line in copy.lines if line in parts)
+            counts.setdefault(part, [0, 0])[not copy.to_device] += 1
+    times = {"step": 4 if script in LANGUAGE else 6, "time limit": 2, "epoch": 2, "gradient step": 4}
+    times["conjugate gradient"] = 3
+    return {part: [x / times.get(part, 1) for x in numbers] for part, numbers in counts.items()}
+
+
+def calculate(expression):
+    """What comes of x, a tensor of the device, and y, one of the CPU; and what was copied."""
+    x, y = torch.ones(3, device=accelerator.NAME), torch.ones(3)
+    accelerator.copies.clear()
+    result = eval(expression, {"torch": torch, "np": np, "x": x, "y": y})
+    return result, [copy.to_device for copy in accelerator.copies]
+
+
+# ---- fixtures
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """elsewhere(function, *args) calls it in a process that has the device."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, start_process) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result()
+
+
+@pytest.fixture
+def cpu_run(script, tmp_path_factory):
+    """The args of a whole run on the CPU."""
+    if script not in RUNS:
+        RUNS[script] = small_args(script, tmp_path_factory.mktemp("cpu"))
+        train(script.__name__, asdict(RUNS[script]))
+    return RUNS[script]
+
+
+def assert_same_end(args, other):
+    """Two runs have ended with the same returns, weights and moments, but for rounding."""
+    names = ("iteration", "episodes", "agent", "optimizer")
+    a, b = ([checkpoint(x.run_dir).get(name) for name in names] for x in (args, other))
+    for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+# ---- the scripts
+
+
+def test_a_run(script, elsewhere, cpu_run, tmp_path):
+    """It finds the device by itself."""
+    args = replace(cpu_run, run_dir=str(tmp_path / "run"), device="auto")
+    output, _ = elsewhere(train, script.__name__, asdict(args))
+    assert " on pretend:0; " in output
+    assert_same_end(args, cpu_run)
+
+
+@pytest.mark.parametrize("first", ["cpu", "pretend"])
+def test_a_run_goes_on_elsewhere(script, first, elsewhere, cpu_run, tmp_path):
+    """One that was begun on the CPU on the device, and the other way round."""
+    args = replace(cpu_run, run_dir=str(tmp_path / "run"), device=first)
+    half = script.__name__, asdict(args), 2
+    train(*half) if first == "cpu" else elsewhere(train, *half)
+    assert checkpoint(args.run_dir)["iteration"] == 1
+    args = replace(args, resume=args.run_dir, device="pretend" if first == "cpu" else "cpu")
+    rest = script.__name__, asdict(args)
+    elsewhere(train, *rest) if first == "cpu" else train(*rest)
+    assert_same_end(args, cpu_run)
+
+
+def test_evaluation(script, elsewhere, cpu_run):
+    flags = ["--evaluate", cpu_run.run_dir]
+    flags += ["--reward", cpu_run.reward] if script in LANGUAGE else []  # code is named anew each time
+    expected, _ = evaluate(script.__name__, *flags)
+    output, copies = elsewhere(evaluate, script.__name__, *flags, "--device", "pretend:0")
+    assert output == expected and "mean " in expected.splitlines()[-1]
+    assert copies  # it was there
+
+
+def test_other_processes_do_not_see_it(script, elsewhere, cpu_run, capsys):
+    with pytest.raises(SystemExit):
+        script.train(replace(cpu_run, device="pretend"))
+    assert "--device pretend is not here; there is" in capsys.readouterr().err
+
+
+def test_copies(script, elsewhere, tmp_path):
+    """Those of an iteration are the ones in the table of docs/performance.md, and no more."""
+    rows = csv.reader((ROOT / "benchmarks/results/copies.csv").open())
+    known = {part: [int(x) for x in counts] for name, part, *counts in rows if name == name_of(script)}
+    assert elsewhere(count_copies, script.__name__, tmp_path) == known
+
+
+# ---- the device
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["x + y", "x[y.long()]", "y[x.long()]", "torch.where(y > 0, x, 0)", "x.numpy()", "np.array(x)"],
+)
+def test_mixtures_are_errors(elsewhere, expression):
+    with pytest.raises((RuntimeError, TypeError)):
+        elsewhere(calculate, expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "copied"),
+    [
+        ("(x + torch.tensor(1.0)).device.type", []),  # a number may be a tensor
+        ("(x[x.long()] * 2).sum().device.type", []),
+        ("torch.as_tensor(np.ones(2), device=x.device) is None", [True]),
+        ("torch.zeros(0).to(x.device) is None", []),
+        ("x.copy_(y) is None", [True]),
+        ("y.copy_(x).tolist()", [False]),
+        ("x.tolist()", [False]),
+        ("x.sum().item()", [False]),
+        ("bool(x.all())", [False]),
+        ("x[x > 0].device.type", [False]),
+        ("x.nonzero().device.type", [False]),
+        ("x.to(torch.float64).device.type", []),
+    ],
+)
+def test_copies_are_counted(elsewhere, expression, copied):
+    assert elsewhere(calculate, expression)[1] == copied
