@@ -109,8 +109,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("E2", "score[:], length[:], past_return[:] = 0, 0, 0", "score[:], length[:] = 0, 0"),
     ("E2", 'self.register_buffer("count", torch.tensor(1e-4))', "self.count = torch.tensor(1e-4)"),
     # ---- what went unnoticed for long
-    ("unnoticed", "writer.flush()", "pass",
-     "test_operations::test_killed_and_resumed_is_never_interrupted"),
+    ("unnoticed", "writer.flush()", "pass", "test_operations::test_no_checkpoint_is_ahead_of_its_curves"),
     ("unnoticed", "writer.flush()", "pass", "test_llm::test_no_checkpoint_is_ahead_of_its_curves", LANGUAGE),
     ("unnoticed", "1 - clip_coef, 1 + clip_coef)", "1 - args.clip_coef, 1 + args.clip_coef)",
      "test_loss::test_the_ratio_is_clipped_by_what_is_given"),

@@ -481,6 +481,7 @@ def test_gae_of_a_row_is_that_of_its_own_length(only_ppo, make_args, record):
                 total = sum((gamma * gae_lambda) ** (k - t) * deltas[k] for k in range(t, end + 1))
                 assert advantages[t, n].item() == pytest.approx(total, abs=1e-5)
             rewards[end + 1 :, n] = values[end + 1 :, n] = 9
+        next_values[dones == 0] = values.roll(-1, 0)[dones == 0]
         arrays = (x.numpy() for x in (rewards, values, next_values, dones))
         again = ppo_llm.compute_gae(*arrays, gamma, gae_lambda)
         torch.testing.assert_close(torch.from_numpy(again) * counts(dones), advantages * counts(dones))

@@ -166,6 +166,22 @@ def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
             assert steps == ([8 * B] if tag == "eval_return" else [B * i for i in range(1, 9)]), tag
 
 
+def test_no_checkpoint_is_ahead_of_its_curves(script, make_args, no_evaluation, monkeypatch):
+    """However slow their disk is: what a killed run had shown is there when it goes on."""
+    write, save, steps = RecordWriter.write, script.save, {}
+
+    def saving(run_dir, args, iteration, *parts):
+        if iteration:
+            scalars = EventAccumulator(str(run_dir)).Reload().Scalars("learning_rate")
+            steps[iteration] = len(scalars)
+        save(run_dir, args, iteration, *parts)
+
+    monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.005) or write(*args))
+    monkeypatch.setattr(script, "save", saving)
+    script.train(make_args(script, iterations=3, checkpoints=3, env_id=toy(script, "Endless")))
+    assert steps == {1: 1, 2: 2, 3: 3}
+
+
 def family_of(pid):
     """A process and all that came of it: torchrun's workers have sessions of their own."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")

@@ -96,9 +96,12 @@ def test_actions_are_samples(script, make_args, rollouts_of, no_evaluation):
     assert (pairs - torch.eye(16)).abs().max() < 5 / T**0.5
 
 
-@pytest.mark.parametrize("name", ["OnesTerminates", "OnesTimesOut", "OnesBoth"])
+@pytest.mark.parametrize("name", ["OnesTerminates", "OnesTimesOut", "OnesBoth", "OnesByTurns"])
 def test_only_time_limits_are_bootstrapped(script, name, make_args, record, no_evaluation, monkeypatch):
-    """Episodes of 3 steps, reward 1, and a critic that says 10 * episode + t."""
+    """Episodes of 3 steps, reward 1, and a critic that says 10 * episode + t.
+
+    By turns, episodes terminate and are cut at the same places of different rollouts.
+    """
     forward = script.Agent.forward
 
     def known_value(self, obs, *rest):
@@ -107,17 +110,18 @@ def test_only_time_limits_are_bootstrapped(script, name, make_args, record, no_e
 
     monkeypatch.setattr(script.Agent, "forward", known_value)
     inputs = record(script, "compute_gae")
-    sizes = dict(num_envs=2, num_steps=16, iterations=2, **one_update(script))
+    sizes = dict(num_envs=2, num_steps=15, iterations=3, **one_update(script))
     script.train(make_args(script, env_id=toy(script, name), gamma=0.9, **sizes))
-    assert len(inputs) == 2
+    assert len(inputs) == 3
     for iteration, ((rewards, values, next_values, dones, *_), _) in enumerate(inputs):
-        t = torch.arange(16 * iteration, 16 * iteration + 17)[:, None].expand(17, 2)
+        t = torch.arange(15 * iteration, 15 * iteration + 16)[:, None].expand(16, 2)
         known = (10 * (t // 3) + t % 3).float()
         assert torch.equal(values, known[:-1])
-        t = t[:16]
+        t = t[:15]
         ends = t % 3 == 2
         assert torch.equal(dones, ends.float())
-        limits = (10 * (t // 3) + 3.0) * (name == "OnesTimesOut")
+        cut = {"OnesTimesOut": 1, "OnesByTurns": 1 - t // 3 % 2}.get(name, 0)
+        limits = (10 * (t // 3) + 3.0) * cut
         assert torch.equal(next_values, torch.where(ends, limits, known[1:]))
         reward = rewards[0, 0] if script in CONTINUOUS else 1  # which scales it
         assert torch.equal(rewards, torch.full_like(rewards, reward))
@@ -382,7 +386,7 @@ def test_returns_of_a_short_run_are_those_of_its_last_fifth(script, make_args, n
     last = [x for x, end in zip(lengths, np.cumsum(lengths), strict=True) if end > 160]
     assert 0 < len(last) < len(lengths)
     assert log[-1]["episode_length"] == pytest.approx(np.mean(last))
-    flags |= dict(num_steps=2, iterations=2)
+    flags |= dict(num_steps=2, iterations=4)  # in the last two steps, none ends
     _, [*_, row] = script.train(make_args(script, env_id=toy(script, "LimitWithin"), **flags))
     assert row["episode_length"] == 3
 

@@ -38,6 +38,15 @@ class Counter(Masks, gym.Env):
         return np.array([self.episode, self.t], dtype=np.float32)
 
 
+class ByTurns(Counter):
+    """Every other episode terminates after three steps, the rest meet a time limit there."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        self.terminates_after = 3 if self.episode % 2 else 10
+        return obs, info
+
+
 class Huge(Counter):
     """From its 20th step on it shows numbers whose squares are too large for a float."""
 
@@ -162,6 +171,7 @@ register("Both", Counter, 3, terminates_after=3)
 register("OnesTerminates", Counter, terminates_after=3, reward=1.0)
 register("OnesTimesOut", Counter, 3, reward=1.0)
 register("OnesBoth", Counter, 3, terminates_after=3, reward=1.0)
+register("OnesByTurns", ByTurns, 3, reward=1.0)
 register("Ones", Blind, 10, reward=1.0)
 register("Pays", Pays, 10)
 register("Dice", Dice)
