@@ -180,7 +180,7 @@ class Replay(VecEnv):
 
     def env_method(self, name, *args, **kwargs):
         assert name == "action_masks"
-        return self.tape.masks[self.t].numpy()[:, self.tape.agent.valid.numpy()]
+        return self.tape.masks[self.t][:, self.tape.agent.valid.numpy()]
 
     def get_attr(self, name, indices=None):
         return [None] * self.num_envs
