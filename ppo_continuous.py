@@ -355,7 +355,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                     final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
                 score += reward
                 length += 1
-                episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
+                episodes.extend((iteration, float(score[n]), float(length[n])) for n in np.flatnonzero(done))
                 score[done], length[done], past_return[done] = 0, 0, 0
             # One pass is faster than T small ones; the weights are still those that acted.
             all_obs, all_actions = on_device(obs), on_device(actions)

@@ -138,13 +138,13 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
-        self.register_buffer("valid", torch.arange(choices.max()) < choices[..., None], persistent=False)
+        self.valid = torch.arange(choices.max()) < choices[..., None]  # (n,) or (components, n)
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
+        self.actor[-1].bias.data[~self.valid.flatten()] = -1e9  # no such choices: neither sampled nor trained
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def logits(self, obs: Tensor) -> Tensor:
-        return torch.where(self.valid, self.actor(obs).unflatten(-1, self.valid.shape), -1e9)
+        return self.actor(obs).unflatten(-1, self.valid.shape)
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         dist = Categorical(logits=self.logits(obs), validate_args=False)
@@ -153,8 +153,8 @@ class Agent(nn.Module):
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
         """Sampled actions, or the most probable ones; faster than through a Distribution."""
         logits = self.logits(obs)
-        gumbel = -torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits + this)
-        return (logits if greedy else logits + gumbel).argmax(-1)
+        noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
+        return (logits if greedy else logits - noise).argmax(-1)
 
 
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
@@ -299,7 +299,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                     final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
                 score += reward
                 length += 1
-                episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
+                episodes.extend((iteration, float(score[n]), float(length[n])) for n in np.flatnonzero(done))
                 score[done], length[done] = 0, 0
             all_obs = on_device(obs)
             _, values[:] = agent(all_obs)  # one pass is faster than T small ones

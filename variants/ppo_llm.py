@@ -204,8 +204,8 @@ class Agent(nn.Module):
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
         logits = logits.float() / self.temperature
-        gumbel = -torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits + this)
-        return (logits if greedy else logits + gumbel).argmax(-1)
+        noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
+        return (logits if greedy else logits - noise).argmax(-1)
 
 
 def make_model(args: Args) -> tuple:

@@ -154,8 +154,7 @@ class Agent(nn.Module):
         super().__init__()
         obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
         choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        # valid: (n,) or (components, n); components with fewer choices than the largest leave logits unused.
-        self.valid = torch.arange(choices.max()) < choices[..., None]  # on the CPU, where masks come from
+        self.valid = torch.arange(choices.max()) < choices[..., None]  # (n,) or (components, n)
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
@@ -169,8 +168,8 @@ class Agent(nn.Module):
     def act(self, obs: Tensor, masks: Tensor, greedy: bool = False) -> Tensor:
         """Sampled actions, or the most probable ones; faster than through a Distribution."""
         logits = self.logits(obs, masks)
-        gumbel = -torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits + this)
-        return (logits if greedy else logits + gumbel).argmax(-1)
+        noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
+        return (logits if greedy else logits - noise).argmax(-1)
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
@@ -342,7 +341,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
                     final_values[t, timeout] = agent(on_device(final_obs[timeout]), any_mask)[1].cpu()
                 score += reward
                 length += 1
-                episodes.extend(np.stack([np.full(N, iteration), score, length], 1)[done].tolist())
+                episodes.extend((iteration, float(score[n]), float(length[n])) for n in np.flatnonzero(done))
                 score[done], length[done] = 0, 0
             # One pass is faster than T small ones; the weights are still those that acted.
             all_obs, all_masks, all_actions = on_device(obs), on_device(masks), on_device(actions)
