@@ -191,7 +191,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("unnoticed", '("model", "task", "task_config", "seed", "num_envs")', '("task",)',
      "test_llm::test_what_cannot_change", LANGUAGE),
     ("unnoticed", "exists() and not args.resume", "exists() and False",
-     "test_llm::test_a_folder_that_is_there", LANGUAGE),
+     "test_llm::test_a_run_that_is_there_is_left_alone", LANGUAGE),
     ("unnoticed", "(iteration - first_iteration) % save_every", "iteration % save_every",
      "test_llm::test_a_run_that_goes_on", LANGUAGE),
     ("unnoticed", "            wandb.log(log[-1])\n", "            pass\n", "test_llm::test_wandb", LANGUAGE),

@@ -212,8 +212,10 @@ def test_each_tag_has_a_mutant_in_each_file(module):
     assert set(tags_of(module)) <= broken
 
 
-def test_mutants_are_of_lines_that_exist():
+def test_mutants_are_of_lines_and_tests_that_exist():
     for mutant in MUTANTS:
+        file, _, name = mutant.test.partition("::")
+        assert not name or f"def {name}" in (ROOT / f"tests/{file}.py").read_text(), mutant.test
         named = mutant.scripts if len(mutant.scripts) < 5 else ()
         assert scripts_of(mutant) and {*named} <= {*scripts_of(mutant)}, mutant.line
 
