@@ -77,7 +77,7 @@ class Args:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # number of CPU threads, of the network and of the games alike
-    compile: bool = False  # torch.compile makes the update faster, after some seconds
+    compile: bool = False  # torch.compile makes the update faster, which pays in long runs
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training

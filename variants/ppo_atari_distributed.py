@@ -80,7 +80,7 @@ class Args:
 
     device: str = "cpu"  # cpu, or cuda (or auto): a GPU for each process
     threads: int = torch.get_num_threads()  # on the CPU, of network and games alike; torchrun makes it 1
-    compile: bool = False  # torch.compile makes the update faster, after some seconds
+    compile: bool = False  # torch.compile makes the update faster, which pays in long runs
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training

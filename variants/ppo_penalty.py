@@ -81,7 +81,7 @@ class Args:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
-    compile: bool = False  # torch.compile makes the update faster, after some seconds
+    compile: bool = False  # torch.compile makes the update faster, which pays in long runs
     async_envs: bool = False  # each env gets a process of its own, which pays for slow ones
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again

@@ -1,0 +1,468 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "torch==2.13.0", "numpy==2.4.6", "tyro==1.0.17", "tensorboard==2.21.0", "tqdm==4.70.1",
+#     "filelock==4.2.11", "wandb==0.31.0",
+# ]
+# ///
+"""Proximal Policy Optimization with envs made of tensors, all of it on one device and in one file.
+
+    python variants/ppo_tensor_envs.py                              # CartPole, 2 million steps
+    python variants/ppo_tensor_envs.py --device auto --compile      # --help lists every flag
+    git diff --no-index ppo_discrete.py variants/ppo_tensor_envs.py # what changes when envs are tensors
+
+Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
+        What describes a state (obs) has T + 1 rows, what describes a step (rewards, dones) has T.
+
+Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import torch
+import tyro
+from filelock import FileLock
+from torch import Tensor, nn, optim
+from torch.distributions import Categorical, Distribution
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+
+
+@dataclass
+class Args:
+    seed: int = 1  # all random numbers follow from it
+    total_timesteps: int | float = 2_000_000  # env steps of all envs together, in whole rollouts
+    num_envs: int = 512  # number of envs that are stepped together
+    num_steps: int = 32  # steps of each env in a rollout
+    learning_rate: float = 2.5e-3  # learning rate of Adam
+    anneal_lr: bool = True  # the learning rate falls linearly towards zero
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
+    update_epochs: int = 2  # passes over a rollout
+    num_minibatches: int = 8  # gradient steps in a pass
+    norm_adv: bool = True  # advantages are normalised, in each minibatch
+    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    anneal_clip: bool = False  # clip_coef falls linearly towards zero
+    vf_clip_coef: float = math.inf  # values further than this from the old ones gain nothing (inf: off)
+    vf_coef: float = 0.5  # weight of the value loss
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
+    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
+
+    device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
+    threads: int = 1  # number of CPU threads; small networks are fastest with 1
+    compile: bool = False  # torch.compile makes the update faster, which pays in long runs
+    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
+    resume: str = ""  # folder of the run to continue; its flags hold unless given again
+    evaluate: str = ""  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saves on the way, at most; new envs start at each (0: only the end is saved)
+    track: bool = False  # the run is logged to Weights & Biases, too
+    eval_episodes: int = 10  # episodes played after training (0: none)
+    eval_greedy: bool = False  # the evaluation takes the most probable actions instead of sampled ones
+
+
+class Batch(NamedTuple):
+    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of the policy that acted
+    advantages: Tensor
+    returns: Tensor  # targets of the critic
+    values: Tensor  # of the critic at rollout time
+
+
+class CartPole:
+    """CartPole-v1 of gymnasium, for any number of envs at once; a state is what the agent sees.
+
+    To make an env of your own, write another such class, whose two methods are made of tensor operations.
+    """
+
+    obs_dim, num_actions, time_limit = 4, 2, 500
+
+    def reset(self, num_envs: int, device: torch.device) -> Tensor:
+        """First states (num_envs, 4)."""
+        return torch.empty(num_envs, 4, device=device).uniform_(-0.05, 0.05)
+
+    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """States (N, 4) and actions (N,) -> next states, rewards, and which episodes terminated."""
+        x, velocity, angle, spin = state.unbind(-1)  # m, m/s, rad, rad/s
+        gravity, mass, pole_mass, half_length, seconds = 9.8, 1.1, 0.1, 0.5, 0.02  # mass: of cart and pole
+        force = 20.0 * action - 10  # to the left or to the right
+        sin, cos = angle.sin(), angle.cos()
+        push = (force + pole_mass * half_length * spin**2 * sin) / mass
+        spin_up = (gravity * sin - cos * push) / (half_length * (4 / 3 - pole_mass * cos**2 / mass))
+        speed_up = push - pole_mass * half_length * spin_up * cos / mass
+        change = torch.stack([velocity, speed_up, spin, spin_up], -1)
+        state = state + seconds * change  # Euler's method
+        terminated = (state[:, 0].abs() > 2.4) | (state[:, 2].abs() > math.radians(12))
+        return state, torch.ones_like(x), terminated
+
+
+def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> Tensor:
+    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
+
+    next_values are those of the states that the steps lead to, 0 where that is the end.
+    """
+    advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
+    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
+        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
+    return advantages
+
+
+def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
+    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+
+    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
+    """
+    log_ratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
+    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
+    value_loss = 0.5 * value_error.mean()
+    entropy = dist.entropy().mean()
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    clip_frac = (ratio != clipped_ratio).float().mean()
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics |= {"kl": kl, "clip_frac": clip_frac}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+
+
+def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
+    """Orthogonal weights scaled by gain, zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
+    """Two tanh layers of 64 units and a linear head, whose weights have the given gain."""
+    body = (layer_init(nn.Linear(in_features, 64)), nn.Tanh(), layer_init(nn.Linear(64, 64)), nn.Tanh())
+    return nn.Sequential(*body, layer_init(nn.Linear(64, out_features), gain))
+
+
+class Agent(nn.Module):
+    """Actor and critic: obs (..., obs_dim) -> distribution of actions, value (...)."""
+
+    def __init__(self, env: CartPole):
+        super().__init__()
+        self.actor = mlp(env.obs_dim, env.num_actions, gain=0.01)  # [D13] a network of its own
+        self.critic = mlp(env.obs_dim, 1, gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
+        return Categorical(logits=self.actor(obs), validate_args=False), self.critic(obs).squeeze(-1)
+
+    def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
+        """Sampled actions, or the most probable ones; faster than through a Distribution."""
+        logits = self.actor(obs)
+        noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
+        return (logits if greedy else logits - noise).argmax(-1)
+
+
+def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+    """Add the gradients of ppo_loss to the agent's own -> metrics. This is what --compile compiles."""
+    dist, value = agent(batch.obs)
+    loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
+    loss.backward()
+    return metrics
+
+
+def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
+    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
+    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[0])
+    torch.manual_seed(seeds[0])
+    return seeds[1:]
+
+
+@torch.no_grad()
+def evaluate(agent: Agent, args: Args) -> list[float]:
+    """Returns of eval_episodes whole episodes, one from each env, or short ones would count more often."""
+    seed_everything(args.seed, "evaluation")
+    env, device = CartPole(), next(agent.parameters()).device
+    obs = env.reset(args.eval_episodes, device)
+    score, running = torch.zeros(len(obs), device=device), torch.ones(len(obs), device=device)
+    for _ in range(env.time_limit):
+        obs, reward, terminated = env.step(obs, agent.act(obs, args.eval_greedy))
+        score += reward * running
+        running *= ~terminated
+    return score.tolist()
+
+
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+    # setup
+    check(args)
+    T, N = args.num_steps, args.num_envs
+    B = T * N
+    M = B // args.num_minibatches
+    num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
+    device = pick_device(args.device)
+    zeros = partial(torch.zeros, device=device)
+    torch.set_num_threads(args.threads)
+    seed_everything(args.seed, "weights")
+    env = CartPole()
+    agent = Agent(env).to(device)
+    parameters = list(agent.parameters())
+    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
+    gradients = torch.compile(compute_gradients, disable=not args.compile)
+    # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
+    save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * env.time_limit / T))
+    run_dir, lock = make_run_dir(args)
+    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {}
+    first_iteration = past.get("iteration", 0)
+    steps, log = first_iteration * B, []
+    episodes = deque(past.get("episodes", ()), maxlen=100 + 2 * N)  # the last: as below
+    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
+    (run_dir / "args.json").write_text(flags + "\n")
+    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
+    if args.track:
+        import wandb
+
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
+        wandb.define_metric("*", step_metric="steps")
+    print(f"CartPole on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
+
+    # storage
+    obs, next_obs = zeros(T + 1, N, env.obs_dim), zeros(T, N, env.obs_dim)
+    actions = zeros(T, N, dtype=torch.int64)
+    rewards, terminations, dones, scores, lengths = zeros(5, T, N)
+
+    bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
+    for iteration in range(first_iteration, num_iterations):
+        if (iteration - first_iteration) % save_every == 0:
+            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            if args.checkpoints:
+                save(run_dir, args, iteration, agent, optimizer, episodes)
+            seed_everything(args.seed, f"cut {iteration}")  # [E2]
+            obs[T] = env.reset(N, device)  # the next rollout starts from row T
+            score, length = zeros(2, N)
+        remaining = 1 - iteration / num_iterations
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
+        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+
+        # rollout
+        start = time.perf_counter()
+        with torch.no_grad():
+            obs[0] = obs[T]
+            for t in range(T):
+                actions[t] = agent.act(obs[t])
+                next_obs[t], rewards[t], terminated = env.step(obs[t], actions[t])
+                score, length = score + rewards[t], length + 1
+                done = terminated | (length == env.time_limit)
+                terminations[t], dones[t], scores[t], lengths[t] = terminated, done, score, length
+                obs[t + 1] = torch.where(done[:, None], env.reset(N, device), next_obs[t])
+                score, length = score * ~done, length * ~done
+            # One pass is faster than T small ones; the weights are still those that acted.
+            dist, values = agent(obs[:T])
+            logprobs = dist.log_prob(actions)
+            next_values = agent.critic(next_obs).squeeze(-1) * (1 - terminations)  # [E1] 0 where terminated
+        ended = torch.stack([scores, lengths], -1)[dones.bool()].tolist()
+        episodes.extend((iteration, *episode) for episode in ended)  # iteration, return, length
+
+        # update
+        advantages = compute_gae(rewards, values, next_values, dones, args.gamma, args.gae_lambda)
+        returns = advantages + values
+        batch = Batch(obs[:T], actions, logprobs, advantages, returns, values)
+        batch = Batch(*(x.flatten(0, 1) for x in batch))
+        history = []
+        for _ in range(args.update_epochs):
+            for idx in torch.randperm(B, device=device).split(M):  # [D06]
+                minibatch = Batch(*(x[idx] for x in batch))
+                optimizer.zero_grad()
+                metrics = gradients(agent, minibatch, clip_coef, args)  # loss.backward()
+                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                optimizer.step()
+                history.append(metrics)
+            if metrics["kl"] > args.target_kl:  # [X3]
+                break
+
+        # log
+        steps += B
+        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
+        numbers = {"obs": next_obs, "reward": rewards} | row | agent.state_dict()
+        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+        row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
+        recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
+        _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
+        row["learning_rate"] = optimizer.param_groups[0]["lr"]
+        row["steps_per_second"] = B / (time.perf_counter() - start)
+        log.append({"steps": steps} | row)
+        for name, metric in row.items():
+            writer.add_scalar(name, metric, steps)
+        writer.flush()  # a checkpoint must not be ahead of its curves
+        if args.track:
+            wandb.log(log[-1])
+        bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
+        bar.update(B)
+        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
+            shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
+            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
+
+    # wrap up
+    bar.close()
+    save(run_dir, args, steps // B, agent, optimizer, episodes)
+    if args.eval_episodes:
+        log = log or [{"steps": steps}]  # a run that was finished has no iteration left
+        log[-1]["eval_return"] = report(agent, args, run_dir)
+        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
+        if args.track:
+            wandb.log(log[-1])
+    writer.close()
+    if args.track:
+        wandb.finish()
+    return agent, log
+
+
+# That was the algorithm; from here on: flags, folders, checkpoints, and the command line.
+
+
+def refuse(mistake: str) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse arguments that cannot work, before anything is created."""
+    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches", "threads")
+    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
+    highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
+    for name, value in vars(args).items():
+        low, high = int(name in counts), highest.get(name, 10**12)
+        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+    B = args.num_steps * args.num_envs
+    if args.total_timesteps < B:
+        refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
+    if B % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; auto is the first accelerator, or else the CPU."""
+    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
+    if name not in ("auto", kind, *devices):
+        refuse(f"--device {name} is not here; there is {', '.join(devices)}")
+    return torch.device(devices[0] if name in ("auto", kind) else name)
+
+
+def make_run_dir(args: Args) -> tuple[Path, FileLock]:
+    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
+    name = f"CartPole__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:  # or another process is at work there
+        refuse(f"--run-dir {run_dir}: {error}")
+    if (run_dir / "checkpoint.pt").exists() and not args.resume:
+        refuse(f"{run_dir} holds a run, which --resume would continue")
+    return run_dir, lock
+
+
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes: deque) -> None:
+    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration, "episodes": list(episodes)}
+    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
+    torch.save(checkpoint, content)
+    with open(run_dir / "checkpoint.tmp", "wb") as file:
+        file.write(content.getbuffer())
+        file.write(hashlib.sha256(content.getbuffer()).digest())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, run_dir / "checkpoint.pt")
+
+
+def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
+    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
+    path = Path(run_dir) / "checkpoint.pt"
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise ValueError(f"it is damaged, or older than {WRITER}")
+        checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if checkpoint["writer"] != WRITER:
+            raise ValueError(f"it was written by {checkpoint['writer']}")
+        saved = checkpoint["args"] = Args(**checkpoint["args"])
+        for name in ("seed", "num_envs", "num_steps") if resuming else ():
+            if getattr(resuming, name) != getattr(saved, name):
+                refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
+        for name, part in parts.items():
+            part.load_state_dict(checkpoint[name])
+        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
+            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                raise ValueError("the state of the optimizer does not fit")
+    except Exception as error:  # no file, half a file, or one that does not fit
+        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
+    return checkpoint
+
+
+def report(agent: Agent, args: Args, run_dir: Path) -> float:
+    """Evaluate and print the returns."""
+    print(f"evaluation: {args.eval_episodes} episodes, each until it ends", flush=True)
+    returns = evaluate(agent, args)
+    mean = float(np.mean(returns))
+    print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
+    print(f"mean return {mean:g} in {len(returns)} episodes of evaluation; see {run_dir}", flush=True)
+    return mean
+
+
+def main() -> None:
+    """Train, go on with a run, or evaluate it, as the command line says."""
+    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
+    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+        refuse("an empty value on the command line")
+    args = tyro.cli(Args, description=__doc__, args=words)
+    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+        refuse("--run-dir, --resume and --evaluate exclude each other")
+    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
+        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+    if not args.evaluate:
+        train(args)
+        return
+    check(args)
+    torch.set_num_threads(args.threads)
+    agent = Agent(CartPole()).to(pick_device(args.device))
+    load(folder, agent=agent)
+    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(folder))
+
+
+if __name__ == "__main__":
+    main()
