@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
     parser.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=A,B")
     parser.add_argument("--out", help="where the folders of the runs go; default: runs/sweep")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--print", action="store_true", help="write commands, run nothing")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="do the one run that --print has set up")
     args = parser.parse_args(line)
