@@ -32,7 +32,7 @@ from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.footnote import footnote_plugin
 from pygments import lex
-from pygments.lexers import BashLexer, PythonLexer, TextLexer
+from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,21 +40,16 @@ KINDS = {  # of tokens, and the letters that the style sheet knows them by; all 
     **{String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k"},
     **{Name.Function: "f", Name.Class: "f", Name.Decorator: "d", Name.Builtin: "b"},
 }
-LEXERS = {"python": PythonLexer, "bash": BashLexer}
 TAG = re.compile(r"\b[DEXLG]\d+\b(?=[DEXLG\d, ]*\])")  # in brackets
-PARTS = r" {4,8}# (setup|storage|rollout|update|log|wrap up)"  # of train
 # A statement of train with one of these words in its first line is not the algorithm.
 AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|broken|log|row)\b"
-PATH = (
-    "reinforce_baseline ppo_discrete ppo_continuous trpo",
-    "ppo_discrete ppo_llm grpo",
-)  # to read in this order
+PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo"]
 
 
 def highlight(source: str, language: str = "python") -> list[list[tuple[str, str]]]:
     """Lines of (kind, text)."""
     lines = [[]]
-    for token, text in lex(source, LEXERS.get(language, TextLexer)(stripnl=False, ensurenl=False)):
+    for token, text in lex(source, get_lexer_by_name(language or "text", stripnl=False, ensurenl=False)):
         kind = next((kind for family, kind in KINDS.items() if token in family), "")
         for i, part in enumerate(text.split("\n")):
             if i:
@@ -83,12 +78,11 @@ def render(line: list[tuple[str, str]], marks=()) -> Markup:
 class Section(NamedTuple):
     """Lines of a file: a function, a class, a part of train, or what stands between them."""
 
-    start: int
     name: str
     title: str
-    level: int = 2
-    lines: range = range(0)
-    runs: list = []  # the same lines, in runs that are the algorithm (False, lines) or are not (True, lines)
+    level: int
+    lines: list[tuple[int, str]]
+    runs: list[tuple[bool, list[int]]]  # True: they are not the algorithm
 
 
 class Script:
@@ -101,41 +95,31 @@ class Script:
         tree, self.rows, self.lines = ast.parse(source), source.splitlines(), highlight(source.rstrip("\n"))
         self.title = first_paragraph(tree) or self.name
         self.html = [render(line) for line in self.lines]
-        self.tags = defaultdict(list)  # line -> its tags
-        for n, line in enumerate(self.lines, 1):
-            if found := [tag for kind, text in line if kind == "c" for tag in TAG.findall(text)]:
-                self.tags[n] = found
+        comments = ((n, text) for n, line in enumerate(self.lines, 1) for kind, text in line if kind == "c")
+        self.tags = {n: tags for n, text in comments if (tags := TAG.findall(text))}  # of each line
+        self.crowded = {n for n, following in pairwise(self.tags) if following - n < 9}
         parent = re.search(rf"git diff --no-index (\S+) {self.path} ", source)
         self.parent = parent and parent[1]  # its path
         nodes = [node for node in tree.body if hasattr(node, "name")]
-        starts = [min(x.lineno for x in [node, *node.decorator_list]) for node in nodes]
-        parts = [Section(n, node.name, first_paragraph(node)) for n, node in zip(starts, nodes, strict=True)]
+        found = [(1, "imports", "Dependencies, imports, constants", 2), (len(self.rows) + 1, "")]
+        for node in nodes:
+            start = min(x.lineno for x in [node, *node.decorator_list])
+            found.append((start, node.name, first_paragraph(node), 2))
         for n, row in enumerate(self.rows, 1):
             if row.startswith("# That was the algorithm"):
-                parts.append(Section(n, "the-rest", row[2:]))
-            elif match := re.fullmatch(PARTS, row):
-                parts.append(Section(n, match[1].replace(" ", "-"), "", 3))
-        parts = [Section(1, "imports", "Dependencies, imports, constants"), *sorted(parts)]
-        ends = [part.start for part in parts[1:]] + [len(self.rows) + 1]
-        parts = [part._replace(lines=range(part.start, end)) for part, end in zip(parts, ends, strict=True)]
-        aside = self.not_the_algorithm(nodes, parts).__contains__
-        runs = ([(key, [*run]) for key, run in groupby(part.lines, aside)] for part in parts)
-        self.sections = [part._replace(runs=run) for part, run in zip(parts, runs, strict=True)]
-
-    def not_the_algorithm(self, nodes: list[ast.stmt], parts: list[Section]) -> set[int]:
-        """Numbers of the lines about flags, folders, logging and checkpoints."""
-        names = [part.name for part in parts]
-        rest = names[names.index("the-rest") :] if "the-rest" in names else []
-        aside = ("imports", "Args", "log", "wrap-up", *rest)
-        lines = {n for part in parts if part.name in aside for n in part.lines}
-        inside = [node for node in nodes if node.name == "train"]
-        for node in inside:
-            for child in (x for field in ("body", "orelse", "handlers") for x in getattr(node, field, ())):
-                if re.search(AROUND, self.rows[child.lineno - 1]):
-                    lines |= {*range(child.lineno, child.end_lineno + 1)}
-                else:
-                    inside.append(child)
-        return lines - {*self.tags}
+                found.append((n, "the-rest", row[2:], 2))
+            elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|update|log|wrap up)", row):
+                found.append((n, match[1].replace(" ", "-"), "", 3))
+        self.sections, aside = [], set()
+        for x in (x for node in nodes if node.name == "train" for x in ast.walk(node)):
+            if isinstance(x, ast.stmt) and re.search(AROUND, self.rows[x.lineno - 1]):
+                aside |= {*range(x.lineno, x.end_lineno + 1)}
+        for (start, *about), (end, *_) in pairwise(sorted(found)):
+            lines, names = range(start, end), {about[0], *(part.name for part in self.sections)}
+            if "the-rest" in names or about[0] in ("imports", "Args", "log", "wrap-up"):
+                aside |= {*lines}
+            runs = [(key, [*run]) for key, run in groupby(lines, (aside - {*self.tags}).__contains__)]
+            self.sections.append(Section(*about, [(n, self.rows[n - 1]) for n in lines], runs))
 
 
 def first_paragraph(node: ast.AST) -> str:
@@ -171,6 +155,13 @@ def marks(old: str, new: str) -> tuple[list, list]:
     return [(a[i], a[k]) for _, i, k, _, _ in changed], [(b[m], b[n]) for *_, m, n in changed]
 
 
+def cells(a: Script, b: Script, old: tuple | None, new: tuple | None, marked: bool) -> list[tuple | None]:
+    """Two lines side by side: their numbers and HTML."""
+    ranges = marks(old[1], new[1]) if marked and old and new else ((), ())
+    sides = zip((a, b), (old, new), ranges, strict=True)
+    return [line and (line[0], render(script.lines[line[0] - 1], marks)) for script, line, marks in sides]
+
+
 def compare(a: Script, b: Script) -> list[dict]:
     """Sections of either file, and in each its blocks of pairs of lines: the same, folded, or changed."""
     keys = [[re.sub(r"\w+_loss$", "loss", part.name) for part in script.sections] for script in (a, b)]
@@ -180,22 +171,17 @@ def compare(a: Script, b: Script) -> list[dict]:
         alone = [(part, None) for part in gone] + [(None, part) for part in come]
         pairs += zip(gone, come, strict=True) if op == "equal" else alone
     for parts in pairs:
-        old, new = (
-            [(n, script.rows[n - 1]) for n in (part.lines if part else ())]
-            for script, part in zip((a, b), parts, strict=True)
-        )
-        blocks = []
+        (old, new), blocks = (part.lines if part else [] for part in parts), []
         for op, i, k, m, n in opcodes([text for _, text in old], [text for _, text in new]):
             rows = [*zip(old[i:k], new[m:n], strict=True)] if op == "equal" else align(old[i:k], new[m:n])
             before, cut = 3 * (i > 0), len(rows) - 3 * (k < len(old))
-            if op != "equal":
-                blocks.append(("change", rows))
-            elif cut - before < 4:
-                blocks.append(("same", rows))
-            else:
+            rows = [cells(a, b, *row, marked=op != "equal") for row in rows]
+            if op == "equal" and cut - before > 3:
                 blocks += [("same", rows[:before]), ("fold", rows[before:cut]), ("same", rows[cut:])]
-        changed = [row for kind, rows in blocks if kind == "change" for row in rows]
-        counts = [sum(row[side] is not None for row in changed) for side in (0, 1)]
+            else:
+                blocks.append(("same" if op == "equal" else "change", rows))
+        changes = [row for kind, rows in blocks if kind == "change" for row in rows]
+        counts = [sum(row[side] is not None for row in changes) for side in (0, 1)]
         found.append(dict(parts=parts, blocks=[block for block in blocks if block[1]], counts=counts))
     return found
 
@@ -210,9 +196,7 @@ def relative(target: str, page: str) -> str:
 
 FORMULA = LatexToMathML().convert_with_local_state
 PARSER = MarkdownIt("commonmark", {"html": True}).enable("table").use(footnote_plugin)
-PARSER.use(
-    anchors_plugin, max_level=4, slug_func=lambda x: re.sub(r"[^\w\- ]", "", x.lower()).replace(" ", "-")
-)
+PARSER.use(anchors_plugin, 1, 4, lambda text: re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-"))
 PARSER.use(dollarmath_plugin, renderer=lambda text, x: FORMULA(text, displaystyle=x["display_mode"]))
 PARSER.options["highlight"] = lambda code, language, _: "\n".join(map(render, highlight(code, language)))
 
@@ -227,8 +211,8 @@ class Site:
         scripts = [Script(path) for path in (*ROOT.glob("*.py"), *sorted(ROOT.glob("variants/*.py")))]
         order = self.documents["README.md"]  # of its table; what is not there comes last
         self.scripts = sorted(scripts, key=lambda script: order.find(f"| `{script.path}`") % 10**9)
-        folders = ("tests", "benchmarks", "tools")
-        self.others = [Script(path) for folder in folders for path in sorted(ROOT.glob(f"{folder}/*.py"))]
+        others = (path for folder in ("tests", "benchmarks", "tools") for path in ROOT.glob(f"{folder}/*.py"))
+        self.others = [Script(path) for path in sorted(others)]
         self.pages = {path: path.replace(".md", ".html") for path in self.documents}  # that names lead to
         for script in self.others + self.scripts:
             self.pages |= {script.name: script.page, script.path: script.page}
@@ -237,6 +221,7 @@ class Site:
         details, measured = self.documents["docs/details.md"], ROOT / "benchmarks/results/ablation.csv"
         measured = [*csv.DictReader(measured.open())] if measured.exists() else []
         letters = dict(re.findall(r"\*\*(\w)\*\* `([^`]+)`", details))
+        self.steps = [step for path in PATH for step in pairwise(path.split())]
         self.notes = defaultdict(list)  # tag -> rows of the table; language models have their own
         for row in re.findall(r"^\| ([DEXLG]\d+) \| (.*) \| (.*) \| ([A-Z ]+) \| (`.*`) \|$", details, re.M):
             note = dict(zip(("tag", "name", "what", "files", "test"), row, strict=True))
@@ -267,24 +252,19 @@ class Site:
 
         html = re.sub(r'href="(?!\w+:|#)([^"#]*)', href, html)
         html = re.sub(r"(<a [^>]*>)?<code>([^<]*)</code>", code, html)
-        link = f'<a href="{relative("docs/details.html", page)}#'
-        html = html.replace('<a href="#note-', link)
-        html = re.sub(rf"{TAG.pattern}(?!</a>)", rf'{link}\g<0>">\g<0></a>', html)
-        return Markup(html)
+        return Markup(re.sub(rf"{TAG.pattern}(?!</a>)", r'<a href="#note-\g<0>">\g<0></a>', html))
 
     def write(self, page: str, template: str, **values) -> None:
         (self.out / page).parent.mkdir(parents=True, exist_ok=True)
         values |= dict(site=self, page=page, base=relative(".", page) + "/")
-        (self.out / page).write_text(self.templates.get_template(template).render(values))
+        html = self.templates.get_template(template).render(values)  # tags lead to notes, or to the table
+        details, notes = relative("docs/details.html", page), {*re.findall(r'id="note-(\w+)"', html)}
+        link = lambda tag: f"#note-{tag[1]}" if tag[1] in notes else f"{details}#{tag[1]}"  # noqa: E731
+        (self.out / page).write_text(re.sub(r"#note-(\w+)", link, html))
 
     def build(self) -> None:
         shutil.copytree(ROOT / "docs/pictures", self.out / "docs/pictures", dirs_exist_ok=True)
-        shutil.copytree(
-            ROOT / "docs/site",
-            self.out / "assets",
-            dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns("*.html"),
-        )
+        shutil.copytree(ROOT / "docs/site/assets", self.out / "assets", dirs_exist_ok=True)
         for path, text in self.documents.items():
             page = self.pages[path]
             html = str(self.link(PARSER.render(text), path, page))
@@ -308,15 +288,15 @@ class Site:
                 self.index.append((f"{script.page}#{part.name}", f"{part.name} - {script.path}", part.title))
         for a, b in combinations(self.scripts, 2):
             self.write(self.pair(a, b), "diff.html", a=a, b=b, sections=compare(a, b))
+        for tag, (row, *_) in self.notes.items():
+            self.index.append((f"docs/details.html#{tag}", f"{tag} {row['name']}", row["what"]))
         self.write("index.html", "home.html")
         index = json.dumps(self.index, ensure_ascii=False, separators=(",", ":"))
         (self.out / "assets/search-index.js").write_text(f"const INDEX = {index};\n")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "site")
     parser.add_argument("--no-open", action="store_true")
     args = parser.parse_args()

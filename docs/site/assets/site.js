@@ -5,7 +5,7 @@ const base = document.body.dataset.base;
 const on = (element, event, act) => element && element.addEventListener(event, act);
 
 // Search: the index is loaded when the field is first used, as a script, since file:// cannot fetch.
-const field = $("#search"), results = $("#results");
+const field = $("#site-search"), results = $("#site-results");
 function find() {
   const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
   results.hidden = !words.length;
@@ -43,7 +43,7 @@ on($("search"), "keydown", (event) => {
   if (event.key === "Enter" && at === 0 && links[1]) links[1].click();
   if (event.key === "Escape") { results.hidden = true; field.focus(); }
 });
-on(document, "click", (event) => { if (!event.target.closest("search") || event.target.closest("#results a")) results.hidden = true; });
+on(document, "click", (event) => { if (!event.target.closest("search") || event.target.closest("#site-results a")) results.hidden = true; });
 on(document, "keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, select, textarea")) { event.preventDefault(); field.focus(); }
 });
@@ -78,3 +78,32 @@ $$(".copy").forEach((button) => on(button, "click", async () => {
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = label; }, 1200);
 }));
+
+// Diffs
+const changes = $$(".change");
+let current = -1;
+function go(step) {
+  const seen = current < 0 && step > 0 ? changes.findIndex((x) => x.getBoundingClientRect().top > 60) : current + step;
+  current = Math.min(Math.max(seen, 0), changes.length - 1);
+  changes[current].focus({ preventScroll: true });
+  changes[current].scrollIntoView();
+  $("#at").textContent = `change ${current + 1} of ${changes.length}`;
+}
+on($("#next"), "click", () => go(1));
+on($("#previous"), "click", () => go(-1));
+on(document, "keydown", (event) => {
+  const step = { n: 1, p: -1 }[event.key];
+  if (step && changes.length && !event.ctrlKey && !event.metaKey && !event.target.closest("input, select")) go(step);
+});
+const unified = (yes) => { document.body.classList.toggle("unified", yes); press($("#unified"), yes); };
+on($("#unified"), "click", ({ target }) => {
+  unified(target.getAttribute("aria-pressed") !== "true");
+  try { localStorage.unified = document.body.classList.contains("unified") || ""; } catch { /* no storage here */ }
+});
+try { if (changes.length) unified(Boolean(localStorage.unified)); } catch { /* no storage here */ }
+on($("#compare"), "click", () => {
+  if ($("#other")) { location.href = $("#other").value; return; }
+  const order = [...$(".pick").options].map((x) => x.value);
+  const [a, b] = $$(".pick").map((x) => x.value).sort((x, y) => order.indexOf(x) - order.indexOf(y));
+  if (a !== b) location.href = `${base}diffs/${a}--${b}.html`;
+});
