@@ -11,11 +11,12 @@ machine does slows all of it. benchmarks/results/timings.csv has every value, an
 
 import csv
 import json
+import math
 import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
@@ -31,6 +32,13 @@ SPEED = {  # a row of the table: what runs
     "HalfCheetah-v5, 1 env, 1 thread": speed.Args("ppo_continuous", "HalfCheetah-v5", steps=81_920),
     "Hopper-v5, 1 env, 1 thread, TRPO": speed.Args("variants.trpo", "Hopper-v5", steps=30_720),
     "Breakout, 8 envs, 2 threads": speed.Args("ppo_atari", "BreakoutNoFrameskip-v4", steps=10_240, threads=2),
+}
+TENSORS = {  # a row: settings of rejax, or flags of the script
+    "rejax, its settings: 5 envs": "rejax",
+    "rejax, ours: 512 envs": "ours",
+    "ours, 512 envs": "",
+    "ours, 512 envs, `--compile`": "--compile",
+    "ours, 2,048 envs, `--compile`": "--compile --num-envs 2048",
 }
 UPDATES = {  # a row: script, its flags, and whose run
     "TRPO": ("variants.trpo", "", "breakdown"),
@@ -65,9 +73,9 @@ OPERATIONS = {  # names in operations.py: what the scripts do, and what they cou
 }
 
 
-def run(*line: str) -> str:
+def run(*line: str, by: Iterable[str] = (sys.executable,)) -> str:
     """The output of a program in benchmarks/."""
-    done = subprocess.run([sys.executable, *line], cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*by, *line], cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(done.returncode)
     return done.stdout
@@ -114,6 +122,17 @@ def measure_trl(seed: int) -> Iterator[tuple[str, str, float]]:
     for row in ("variants/grpo.py", "TRL"):
         for quantity, value in json.loads(run("compare_trl.py", row, str(seed)).splitlines()[-1]).items():
             yield row, quantity, value
+
+
+def measure_tensors(seed: int) -> Iterator[tuple[str, str, float]]:
+    """Steps per second of CPU time, seconds of start-up, steps until CartPole is solved (NaN: it is not)."""
+    for row, what in TENSORS.items():
+        if row.startswith("rejax"):
+            found = run("run_rejax.py", what, str(seed), by=["uv", "run", "--no-project"])
+        else:
+            found = run("tensor_envs.py", str(seed), *what.split())
+        for quantity, value in json.loads(found.splitlines()[-1]).items():
+            yield row, quantity, math.nan if value is None else value
 
 
 # Each shows its table, from {(row, quantity): values of the rounds}.
@@ -192,7 +211,28 @@ def show_trl(found: Found) -> list[str]:
     return lines
 
 
+def show_tensors(found: Found) -> list[str]:
+    heads = [
+        "one core",
+        "steps per second of CPU time",
+        "start-up",
+        "steps until solved",
+        "seconds until solved",
+    ]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in TENSORS:
+        speeds, starts, solved = (found[row, quantity] for quantity in ("speed", "startup", "solved"))
+        seconds = [start + steps / speed for speed, start, steps in zip(speeds, starts, solved, strict=True)]
+        cells = [f"**{statistics.median(speeds):,.0f}** ({min(speeds):,.0f} to {max(speeds):,.0f})"]
+        cells.append(f"{statistics.median(starts):.0f} s")
+        cells.append(", ".join(f"{steps / 1e6:.2f}M" for steps in solved))
+        cells.append(", ".join(f"{second:.1f}" for second in seconds))
+        lines.append(f"| {row} | {' | '.join(cells).replace('nan', 'not')} |")
+    return lines
+
+
 TABLES = {
+    "tensors": (measure_tensors, show_tensors),
     "speed": (measure_speed, show_speed),
     "update": (measure_update, show_update),
     "operations": (measure_operations, show_operations),

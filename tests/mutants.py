@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 REINFORCE, DISCRETE, TRPO = ("reinforce_baseline",), ("ppo_discrete",), ("trpo",)
 ATARI, LSTM, DISTRIBUTED = ("ppo_atari",), ("ppo_atari_lstm",), ("ppo_atari_distributed",)
 MASKED, PENALTY, CONTINUOUS = ("ppo_masked",), ("ppo_penalty",), ("ppo_continuous",)
+TENSOR = ("ppo_tensor_envs",)  # has the tags of ppo_discrete, and their tests
 VECTOR = REINFORCE + DISCRETE + MASKED + PENALTY + CONTINUOUS + TRPO
 GAMES = ATARI + LSTM + DISTRIBUTED
 SCRIPTS = VECTOR + GAMES
@@ -352,9 +353,10 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_operations::test_crafted_optimizer"),
     ("save", "(y.shape, y.stride()) for", "(y.shape, y.shape and x.stride()) for",
      "test_operations::test_crafted_optimizer"),
-    ("save", "resume=args.resume, evaluate=args.evaluate)\n", "evaluate=args.evaluate)\n",
-     "test_operations::test_flags_of_the_run_hold"),
-    ("save", ", default=saved)", ", default=replace(Args(), resume=args.resume, evaluate=args.evaluate))",
+    ("save", "if folder := args.evaluate or args.resume:\n        saved =",
+     "if folder := args.resume:\n        saved =",
+     "test_llm::test_a_run_that_was_resumed_and_then_moved", LANGUAGE),
+    ("save", ', default=load(folder)["args"])', ")",
      "test_operations::test_flags_of_the_run_hold"),
     ("finite", "if not torch.as_tensor(x).isfinite().all()]", "if False]",
      "test_operations::test_failure", VECTOR),
@@ -820,6 +822,36 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_llm::test_model_from_a_folder", LANGUAGE),
     ("reference", "bool(args.kl_coef) != bool(saved.kl_coef)", "False",
      "test_llm::test_a_reference_does_not_come_or_go", LANGUAGE),
+    # ---- envs made of tensors
+    *((word, line, broken, f"test_tensor_envs::{test}", TENSOR) for test, *mutants in (
+        ("test_each_step_is", ("env", "9.8, 1.1", "9.8, 1.0"),
+         ("env", "20.0 * action - 10", "10 - 20.0 * action"),
+         ("env", "torch.stack([velocity, speed_up,", "torch.stack([velocity + 0.02 * speed_up, speed_up,"),
+         ("env", "4 / 3 - pole_mass", "4 / 3 + pole_mass"), ("env", "spin**2", "spin"),
+         ("env", ".abs() > 2.4", " > 2.4"), ("env", "math.radians(12)", "0.2"),
+         ("env", "torch.ones_like(x), terminated", "(~terminated).float(), terminated")),
+        ("test_first_states", ("env", "uniform_(-0.05, 0.05)", "uniform_(-0.05, 0.06)"),
+         ("env", "4, 2, 500", "4, 2, 499")),
+        ("test_episodes_end", ("env", "done = terminated | (length == env.time_limit)", "done = terminated"),
+         ("env", "torch.where(done[:, None], env.reset(N, device), next_obs[t])", "next_obs[t]"),
+         ("D01", "obs[0] = obs[T]", "obs[0] = env.reset(N, device)"),
+         ("env", "score, length = score * ~done, length * ~done", "score = score * ~done"),
+         ("env", "score, length = score * ~done, length * ~done", "length = length * ~done"),
+         ("env", "(iteration, *episode)", "(0, *episode)")),
+        ("test_a_time_limit_is_no_end", ("E1", "* (1 - terminations)", "* (1 - dones)"),
+         ("E1", "* (1 - terminations)", ""), ("E1", "agent.critic(next_obs)", "agent.critic(obs[1:])")),
+        ("test_gae_is", ("D05", "gamma * (1 - dones[t])", "gamma"), ("D05", "gae_lambda * adv", "adv")),
+        ("test_actions_are", ("D13", "else logits - noise", "else logits"), ("D13", "gain=0.01", "gain=1.0"),
+         ("D13", "logits if greedy else ", "")),
+        ("test_each_sample", ("D06", "torch.randperm(B", "torch.arange(B"),
+         ("D06", "randperm(B", "randperm(B // 2")),
+        ("test_a_run_that", ("E2", 'seed_everything(args.seed, f"cut {iteration}")', "pass"),
+         ("E2", "obs[T] = env.reset(N, device)", "pass"), ("E2", "score, length = zeros(2, N)", "pass"),
+         ("E2", "optimizer=optimizer) if", "optimizer=optim.Adam(parameters)) if")),
+        ("test_evaluation_is", ("env", "score += reward * running", "score += reward"),
+         ("env", "running *= ~terminated", "running = ~terminated"),
+         ("env", '"evaluation")', 'f"{os.times()}")')),
+    ) for word, line, broken in mutants),
     ("GSPO", "    rows = len(batch.mask)", "    rows = (1 / batch.lengths).sum() + 1",
      "test_llm::test_mean_of_what", GRPO),
 )]
@@ -883,7 +915,7 @@ def survives(case):
 def select(words):
     """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    scripts = {*words} & {*SCRIPTS, *LANGUAGE}
+    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE}
     tags = {*words} - scripts
     return [
         (mutant, script)
@@ -913,7 +945,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
-    words, known = parser.parse_args().words, {*SCRIPTS, *LANGUAGE} | {mutant.subject for mutant in MUTANTS}
+    words = parser.parse_args().words
+    known = {*SCRIPTS, *TENSOR, *LANGUAGE} | {mutant.subject for mutant in MUTANTS}
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, 1)

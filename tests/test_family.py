@@ -16,7 +16,7 @@ import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
-from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, trpo
+from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, ppo_tensor_envs, trpo
 
 
 def not_imported(path):
@@ -51,6 +51,10 @@ FORKS = {  # of what, and what is not as there
         ppo_discrete,
         "Args Batch Flatten make_envs Agent compute_gradients read_masks evaluate train",
     ),
+    ppo_tensor_envs: (
+        ppo_discrete,
+        "Args CartPole compute_gae Agent evaluate train make_run_dir load report main",
+    ),
     ppo_penalty: (ppo_continuous, "Args Batch Agent adapt ppo_loss compute_gradients check train load"),
     trpo: (
         ppo_continuous,
@@ -66,6 +70,7 @@ FORKS = {  # of what, and what is not as there
 }
 GONE = {  # what the parent has and the fork does without
     ppo_atari: {"mlp", "Flatten"},
+    ppo_tensor_envs: {"Flatten", "make_envs"},
     trpo: {"ppo_loss"},
     ppo_llm: {"layer_init", "mlp", "Flatten", "make_envs"},
     grpo: {"compute_gae"},
@@ -76,6 +81,7 @@ LINES = {  # without the block of PEP 723
     ppo_continuous: 552,
     ppo_atari: 528,
     ppo_masked: 532,
+    ppo_tensor_envs: 460,
     ppo_penalty: 564,
     ppo_atari_lstm: 545,
     trpo: 589,
@@ -97,6 +103,7 @@ DIFFS = {  # lines added and taken away
     (ppo_discrete, ppo_continuous): (86, 39),
     (ppo_discrete, ppo_atari): (105, 83),
     (ppo_discrete, ppo_masked): (59, 33),
+    (ppo_discrete, ppo_tensor_envs): (93, 138),
     (ppo_atari, ppo_atari_lstm): (50, 33),
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
@@ -220,7 +227,15 @@ def test_mutants_are_of_lines_and_tests_that_exist():
         assert scripts_of(mutant) and {*named} <= {*scripts_of(mutant)}, mutant.line
 
 
-@pytest.mark.parametrize("module", FAMILY.values(), ids=name_of)
+def test_tagged_lines_of_tensor_envs_are_those_of_its_parent():
+    """Where they are tested; the others have tests of their own in test_tensor_envs.py."""
+    known = source_of(ppo_discrete).splitlines()
+    own = [line for line in source_of(ppo_tensor_envs).splitlines() if line not in known]
+    assert re.findall(r"# .*\[([DEX]\d+)\]", "\n".join(own)) == ["D13", "E2", "D01", "E1", "D06"]
+    assert set(tags_of(ppo_discrete)) - set(tags_of(ppo_tensor_envs)) == {"D37"}
+
+
+@pytest.mark.parametrize("module", [*FAMILY.values(), ppo_tensor_envs], ids=name_of)
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network

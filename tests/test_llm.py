@@ -1044,6 +1044,13 @@ def test_a_reference_does_not_come_or_go(script, make_args, capsys, folder):
     script.check(replace(args, **saved, kl_coef=0.1))
 
 
+def test_a_run_that_was_resumed_and_then_moved_can_be_evaluated(script, make_args):
+    """Its flags still name the folder where it was resumed."""
+    args = make_args(script, iterations=1)
+    script.train(args)
+    script.check(replace(args, run_dir="", resume="gone", evaluate=args.run_dir))
+
+
 def test_no_distribution_is_kept(script, make_args, monkeypatch):
     """With a large vocabulary they fill the memory: none is left when an update or a rollout begins."""
     there, alone = weakref.WeakSet(), []

@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import ROOT, Stopped, same_weights
 
+import ppo_discrete
 from variants import ppo_tensor_envs as script
 
 
@@ -97,7 +98,7 @@ def test_episodes_end_start_again_and_are_counted(run_args, record, monkeypatch)
     monkeypatch.setattr(script, "save", lambda *args: saved.append(args))
     script.train(run_args(6, eval_episodes=0))
     episodes, length = [], torch.zeros(8)
-    for t, ((_, state, _), (next_state, _, terminated)) in enumerate(steps):
+    for t, (_, (next_state, _, terminated)) in enumerate(steps):
         length += 1
         done = terminated | (length == 20)
         episodes += [(t // 16, float(x), float(x)) for x in length[done]]
@@ -127,6 +128,43 @@ def test_a_time_limit_is_no_end(run_args, record, monkeypatch):
     assert next_values[limits].abs().min() > 0
     inside = ~dones.bool()[:-1]
     torch.testing.assert_close(next_values[:-1][inside], values[1:][inside])
+
+
+def test_gae_is_that_of_ppo_discrete():
+    torch.manual_seed(3)
+    rewards, values, next_values = torch.randn(3, 20, 6)
+    dones = (torch.rand(20, 6) < 0.2).float()
+    ours = script.compute_gae(rewards, values, next_values, dones, 0.9, 0.8)
+    arrays = (x.numpy() for x in (rewards, values, next_values, dones))
+    np.testing.assert_allclose(ours, ppo_discrete.compute_gae(*arrays, 0.9, 0.8), rtol=1e-5, atol=1e-6)
+
+
+def test_actions_are_sampled_as_they_are_learned():
+    """Frequencies of 100,000 actions are the probabilities of the distribution; greedy ones its mode."""
+    torch.manual_seed(4)
+    agent = script.Agent(script.CartPole())
+    assert agent(torch.randn(100, 4))[0].probs.sub(0.5).abs().max() < 0.02  # at first
+    agent.actor[-1].bias.data[:] = torch.tensor([0.3, -0.5])
+    obs = torch.randn(3, 1, 4).expand(3, 100_000, 4)
+    with torch.no_grad():
+        dist, _ = agent(obs[:, 0])
+        torch.testing.assert_close(agent.act(obs).float().mean(1), dist.probs[:, 1], atol=0.01, rtol=0)
+        assert (agent.act(obs, greedy=True) == dist.probs.argmax(-1, keepdim=True)).all()
+
+
+def test_each_sample_once_an_epoch_in_a_new_order(run_args, monkeypatch):
+    seen, compute_gradients = [], script.compute_gradients
+
+    def watched(agent, batch, *args):
+        seen.append(batch)
+        return compute_gradients(agent, batch, *args)
+
+    monkeypatch.setattr(script, "compute_gradients", watched)
+    script.train(run_args(1, eval_episodes=0))
+    assert [len(batch.obs) for batch in seen] == [64] * 4
+    first, second = (torch.cat([batch.obs for batch in seen[i : i + 2]]) for i in (0, 2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort(0)[0], second.sort(0)[0]) and len(first.unique(dim=0)) == 128
 
 
 def test_a_run_that_was_killed_goes_on_exactly(run_args, monkeypatch):

@@ -31,7 +31,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -553,7 +553,7 @@ def check(args: Args) -> None:
         refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} into parts of 2+")
     if args.temperature == 0:
         refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates without chance")
-    if folder := args.resume or args.evaluate:
+    if folder := args.evaluate or args.resume:
         saved = load(folder)["args"]
         if bool(args.kl_coef) != bool(saved.kl_coef):  # or else its weights would not fit
             refuse(f"--kl-coef {args.kl_coef}: {folder} has {saved.kl_coef}; 0 stays 0 (1e-9 only measures)")
@@ -648,8 +648,7 @@ def main() -> None:
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
-        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
         if args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
     if not args.evaluate:

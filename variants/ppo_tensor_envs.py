@@ -7,9 +7,9 @@
 # ///
 """Proximal Policy Optimization with envs made of tensors, all of it on one device and in one file.
 
-    python variants/ppo_tensor_envs.py                              # CartPole, 2 million steps
-    python variants/ppo_tensor_envs.py --device auto --compile      # --help lists every flag
-    git diff --no-index ppo_discrete.py variants/ppo_tensor_envs.py # what changes when envs are tensors
+    python variants/ppo_tensor_envs.py                               # CartPole, 2 million steps
+    python variants/ppo_tensor_envs.py --device auto --compile       # --help lists every flag
+    git diff --no-index ppo_discrete.py variants/ppo_tensor_envs.py  # what changes when envs are tensors
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
         What describes a state (obs) has T + 1 rows, what describes a step (rewards, dones) has T.
@@ -277,7 +277,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             obs[0] = obs[T]
             for t in range(T):
                 actions[t] = agent.act(obs[t])
-                next_obs[t], rewards[t], terminated = env.step(obs[t], actions[t])
+                next_obs[t], rewards[t], terminated = env.step(obs[t], actions[t])  # [D01]
                 score, length = score + rewards[t], length + 1
                 done = terminated | (length == env.time_limit)
                 terminations[t], dones[t], scores[t], lengths[t] = terminated, done, score, length
@@ -286,7 +286,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             # One pass is faster than T small ones; the weights are still those that acted.
             dist, values = agent(obs[:T])
             logprobs = dist.log_prob(actions)
-            next_values = agent.critic(next_obs).squeeze(-1) * (1 - terminations)  # [E1] 0 where terminated
+            next_values = agent.critic(next_obs).squeeze(-1) * (1 - terminations)  # [E1] 0 at an end
         ended = torch.stack([scores, lengths], -1)[dones.bool()].tolist()
         episodes.extend((iteration, *episode) for episode in ended)  # iteration, return, length
 
@@ -452,8 +452,7 @@ def main() -> None:
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
-        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
     if not args.evaluate:
         train(args)
         return

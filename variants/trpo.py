@@ -579,8 +579,7 @@ def main() -> None:
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        saved = replace(load(folder)["args"], resume=args.resume, evaluate=args.evaluate)
-        args = tyro.cli(Args, description=__doc__, args=words, default=saved)
+        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
         if ":" in args.env_id and args.env_id != given.env_id:
             refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
     if not args.evaluate:

@@ -1,0 +1,218 @@
+"""tools/sweep.py: all runs of a grid, each once, whatever is killed; mistakes are told before any run."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+SWEEP = [sys.executable, str(ROOT / "tools/sweep.py")]
+# Counts to --total-timesteps, and goes on where it was if resumed. What it writes tells how often it began.
+SCRIPT = """
+import argparse, os, time
+from pathlib import Path
+parser = argparse.ArgumentParser()
+for name in ("--seed", "--run-dir", "--resume", "--rate", "--total-timesteps", "--fail"):
+    parser.add_argument(name)
+parser.add_argument("--fast", action=argparse.BooleanOptionalAction)
+args = parser.parse_args()
+folder = Path(args.resume or args.run_dir)
+folder.mkdir(exist_ok=True)
+if args.seed == args.fail:
+    raise ValueError("no such seed")
+checkpoint = folder / "checkpoint.pt"
+steps = int(checkpoint.read_text()) if args.resume else 0
+(folder / "junk").touch()
+with (folder / "starts").open("a") as starts:
+    print(args.rate, args.fast, steps, file=starts)
+while steps < int(args.total_timesteps):
+    steps += 1
+    time.sleep(0.01)
+    (folder / "part").write_text(str(steps))
+    os.replace(folder / "part", checkpoint)
+    print(f"{steps} steps ")
+(folder / "result").write_text(f"{os.environ['OMP_NUM_THREADS']} {args.seed} {args.rate} {steps}")
+"""
+PEER = """
+import argparse, pathlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+parser.add_argument("--learning_rate")
+args = parser.parse_args()
+pathlib.Path("runs").mkdir()
+pathlib.Path(f"runs/{args.learning_rate}").write_text(str(args.seed))
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    (tmp_path / "peer.py").write_text(PEER)
+    return tmp_path
+
+
+def sweep(place, *flags, **how):
+    done = subprocess.run([*SWEEP, *flags], cwd=place, capture_output=True, text=True, **how)
+    return done.returncode, done.stdout, done.stderr
+
+
+def results(place):
+    return {path.parent.name: path.read_text() for path in (place / "runs/sweep").glob("*/result")}
+
+
+def starts(place):
+    return {path.parent.name: path.read_text() for path in (place / "runs/sweep").glob("*/starts")}
+
+
+def steps_done(place):
+    return sum(int(path.read_text()) for path in (place / "runs/sweep").glob("*/checkpoint.pt"))
+
+
+def test_each_point_of_the_grid_with_each_seed(place):
+    """In a folder named after what differs, with one thread; done a second time, nothing is run again."""
+    flags = ["mine.py", "--seeds", "1,3-4", "--grid", "rate=0.1,5", "fast=True,False"]
+    flags += ["--", "--total-timesteps", "2"]
+    assert sweep(place, *flags)[0] == 0
+    names = {(x, fast, n): f"mine__rate={x}__fast={fast}__seed={n}" for x in ("0.1", "5") for n in (1, 3, 4)
+             for fast in ("True", "False")}  # fmt: skip
+    assert results(place) == {name: f"1 {seed} {rate} 2" for (rate, _, seed), name in names.items()}
+    assert starts(place) == {name: f"{rate} {fast} 0\n" for (rate, fast, _), name in names.items()}
+    job = json.loads((place / "runs/sweep" / names["5", "False", 3] / "sweep.json").read_text())
+    assert job["script"] == "mine.py" and job["seed"] == 3
+    assert job["flags"] == ["--total-timesteps", "2", "--rate", "5", "--no-fast"]
+    assert "Python 3" in job["made"] and " cores of " in job["made"]
+    code, out, _ = sweep(place, *flags)
+    assert code == 0 and out == "12 of 12 runs are finished; see runs/sweep\n"
+    assert set(map(len, map(str.splitlines, starts(place).values()))) == {1}
+
+
+def test_a_script_without_folders_of_its_own_runs_in_one(place):
+    """Whatever it writes is in there; killed, it begins anew."""
+    folder = place / "out/peer__learning_rate=1__seed=2"
+    (folder / "runs").mkdir(parents=True)  # mkdir would fail, were this not removed
+    assert sweep(place, "peer.py", "--seeds", "2", "--grid", "learning-rate=1", "--out", "out")[0] == 0
+    assert (folder / "runs/1").read_text() == "2"
+
+
+def test_killed_ten_times_it_ends_as_if_it_never_was(place):
+    """SIGTERM; SIGKILL of all at once; SIGKILL of the program, whose runs go on, and are waited for."""
+    flags = ["mine.py", "--seeds", "1-3", "--workers", "2", "--", "--total-timesteps", "400"]
+    chance = random.Random(0)
+    for kill in range(10):
+        process = subprocess.Popen([*SWEEP, *flags], cwd=place, stderr=subprocess.DEVNULL)
+        goal = steps_done(place) + chance.randint(1, 100)
+        while steps_done(place) < goal:
+            assert process.poll() is None
+            time.sleep(0.01)
+        pids = [process.pid]
+        if kill % 3 == 1:  # the runs are in sessions of their own: find and end them, too
+            listed = subprocess.run(["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True).stdout
+            pids += [int(line.split()[0]) for line in listed.splitlines() if str(place) in line]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if kill % 3 else signal.SIGTERM)
+        process.wait()
+    assert sweep(place, *flags)[0] == 0
+    assert results(place) == {f"mine__seed={seed}": f"1 {seed} None 400" for seed in (1, 2, 3)}
+    begun = [int(line.split()[-1]) for text in starts(place).values() for line in text.splitlines()]
+    assert len(begun) > 6 and begun.count(0) < 6  # what has a checkpoint goes on from there
+
+
+def test_a_run_that_fails_costs_one_line_and_is_tried_again(place):
+    flags = ["mine.py", "--seeds", "1-2", "--", "--total-timesteps", "1", "--fail"]
+    code, out, _ = sweep(place, *flags, "2")
+    assert code == 1 and set(results(place)) == {"mine__seed=1"}
+    line, summary = sorted(x for x in out.splitlines() if not x.endswith("is finished"))[::-1]
+    assert line.startswith("mine__seed=2: exit code 1, ValueError: no such seed (see ")
+    assert summary == "1 of 2 runs are finished; see runs/sweep"
+    assert sweep(place, *flags, "3")[2].count("was made with") == 1  # other flags: not the same run
+    shutil.rmtree(place / "runs/sweep/mine__seed=1")
+    shutil.rmtree(place / "runs/sweep/mine__seed=2")
+    assert sweep(place, *flags, "3")[0] == 0 and len(results(place)) == 2
+
+
+@pytest.mark.parametrize(
+    "runner", ["xargs -d '\\n' -n 1 -P 2 sh -c", "parallel -j 2"], ids=lambda x: x.split()[0]
+)
+def test_others_can_run_what_it_prints(place, runner):
+    """A space in the path or in a value of a flag is none between words."""
+    if not shutil.which(runner.split()[0]):
+        pytest.skip(f"{runner.split()[0]} is not installed")
+    assert (
+        f"{runner.replace('-P 2', '-P 8').replace('-j 2', '-j 8')}"
+        in (ROOT / "docs/experiments.md").read_text()
+    )
+    (place / "a b").mkdir()
+    (place / "a b/my own.py").write_text(SCRIPT)
+    flags = ["my own.py", "--seeds", "1-3", "--print", "--", "--total-timesteps", "1", "--rate", "a  b"]
+    code, lines, _ = sweep(place / "a b", *flags)
+    assert code == 0 and len(lines.splitlines()) == 3 and not results(place / "a b")
+    subprocess.run(runner, shell=True, input=lines, text=True, check=True, cwd=place)
+    assert results(place / "a b") == {f"my-own__seed={x}": f"1 {x} a  b 1" for x in (1, 2, 3)}
+    assert sweep(place / "a b", *flags)[1] == ""
+
+
+def test_settings_from_a_file_and_from_the_command_line(place):
+    text = 'scripts = ["mine.py"]\nseeds = "7"\nflags = "--total-timesteps 1"\n[grid]\nrate = [1e-3, 2]\n'
+    (place / "a.toml").write_text(text)
+    assert sweep(place, "a.toml")[0] == sweep(place, "a.toml", "--seeds", "8", "--grid", "rate=3")[0] == 0
+    assert set(results(place)) == {f"mine__rate={x}" for x in ("0.001__seed=7", "2__seed=7", "3__seed=8")}
+
+
+@pytest.mark.parametrize(
+    "flags, mistake",
+    [
+        ("gone.py", "there is no gone.py"),
+        ("broken.py", "broken.py --help fails: NameError"),
+        ("plain.py", "plain.py has no --seed"),
+        ("", "no script is given"),
+        ("mine.py --seeds 3-1", "seeds 3-1 are not like 1-10"),
+        ("mine.py --grid ratee=1", "mine.py has no flag ratee"),
+        ("mine.py --grid rate", "grid rate is not like"),
+        ("mine.py --grid rate=1,1", "two runs would be runs/sweep/mine__rate=1__seed=1"),
+        ("mine.py --workers 0", "--workers 0 is not at least 1"),
+        ("mine.py --nonsense", "unrecognized arguments: --nonsense"),
+        ("gone.toml", "gone.toml"),
+        ("a.toml", "grids = {} is not understood"),
+        ("--run nowhere", "nowhere holds no run of a sweep"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_before_any_run(place, flags, mistake):
+    (place / "broken.py").write_text("nonsense")
+    (place / "plain.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
+    (place / "a.toml").write_text("grids = {}")
+    code, out, error = sweep(place, *flags.split())
+    assert (code, out) == (2, "") and mistake in error and len(error.splitlines()) == 1
+    assert not (place / "runs").exists()
+
+
+def test_a_script_that_has_changed_is_another(place):
+    flags = ["mine.py", "--seeds", "1", "--", "--total-timesteps", "1"]
+    assert sweep(place, *flags)[0] == 0
+    (place / "mine.py").write_text(SCRIPT + "#")
+    code, _, error = sweep(place, *flags)
+    assert code == 2 and "was made by another version of mine.py" in error
+
+
+def test_a_script_of_the_family(tmp_path):
+    """Killed between checkpoints it is resumed, and ends as an undisturbed run does."""
+    flags = [str(ROOT / "ppo_discrete.py"), "--seeds", "1", "--", "--total-timesteps", "8192"]
+    flags += ["--eval-episodes", "1", "--num-steps", "1024"]
+    killed = subprocess.Popen([*SWEEP, *flags], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    folder = tmp_path / "runs/sweep/ppo_discrete__seed=1"
+    while not (folder / "checkpoint.pt").exists():
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.terminate()
+    killed.wait()
+    assert "finished" not in json.loads((folder / "sweep.json").read_text())
+    assert sweep(tmp_path, *flags)[0] == 0
+    assert len(list(folder.glob("events*"))) == 2
+    assert (folder / "log.txt").read_text().count("mean return") == 1
