@@ -113,10 +113,7 @@ def test_processes_share_a_study(place):
     both = [subprocess.Popen(line, cwd=place, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outs = [process.communicate()[0] for process in both]
     numbers = [sorted(map(int, re.findall(r"^trial (\d+)", out, re.M))) for out in outs]
-    assert all(numbers) and sorted(sum(numbers, [])) in (
-        list(range(6)),
-        list(range(7)),
-    )  # both may begin the last
+    assert all(numbers) and sorted(sum(numbers, [])) in ([0, 1, 2, 3], [0, 1, 2, 3, 4])  # both may begin one
     assert any("python mine.py" in out for out in outs)
 
 
