@@ -12,7 +12,6 @@ It reads runs of every script here, and the TensorBoard files of CleanRL and sta
 be going on. Into --out go pictures for light and for dark pages, the table, and a CSV file for each group.
 """
 
-import argparse
 import csv
 import itertools
 import json
@@ -20,14 +19,13 @@ import math
 import os
 import re
 import shlex
-import sys
 import textwrap
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 from diagnose import read_run
-from sweep import parse_seeds
+from sweep import Parser, parse_seeds, refuse
 
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
 POINTS = 100  # of a curve, in a CSV file
@@ -44,12 +42,6 @@ COLOURS = {  # those that are told apart by most people; beyond them they begin 
     "light": ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#7a5c00", "#00788a", "#656d76"],
     "dark": ["#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#d4b106", "#39c5d6", "#9198a1"],
 }
-
-
-def refuse(mistake: str) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
-    print(f"compare.py: {' '.join(mistake.split())}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 # Statistics of seeds
@@ -464,14 +456,9 @@ def draw(found: dict[str, dict[str, Results]], path: Path, theme_name: str) -> N
     plt.close(figure)
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        refuse(message)
-
-
 def main() -> None:
     """Read the runs that the command line names, and compare them."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("sources", nargs="+", metavar="[NAME=]PATH", help="a folder of runs, or a CSV file")
     parser.add_argument(
         "--threshold", type=float, help="a return to reach; default: 90 %% of what was gained"

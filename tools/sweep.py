@@ -13,6 +13,7 @@ with all that the script prints in log.txt. Finished runs stay. Others are resum
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import itertools
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,7 +39,7 @@ KEPT = ("sweep.json", "log.txt")  # in the folder of a run that begins anew
 
 def refuse(mistake: str) -> NoReturn:
     """Say in one line what is wrong, and exit."""
-    print(f"sweep.py: {' '.join(mistake.split())}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {' '.join(mistake.split())}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -66,6 +68,7 @@ def provenance() -> str:
     return ", ".join([f"commit {commit}", f"Python {platform.python_version()}", *versions, hardware])
 
 
+@functools.cache
 def flags_of(script: str) -> set[str]:
     """All flags that a script's --help names."""
     line = [sys.executable, script, "--help"]
@@ -184,8 +187,11 @@ def progress(folder: Path) -> float:
         return 0.0
 
 
-def run_all(folders: list[Path], workers: int) -> int:
-    """Do all runs, several at a time -> how many failed; whatever ends this function ends its runs."""
+def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = lambda: False) -> int:
+    """Do all runs, several at a time, or until it is enough -> how many failed.
+
+    Whatever ends this function ends its runs.
+    """
     waiting, running, failed = [folder for folder in folders if not is_finished(folder)], {}, 0
     layout = "{percentage:3.0f}%|{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
     with tqdm(
@@ -206,6 +212,8 @@ def run_all(folders: list[Path], workers: int) -> int:
                         print(f"{folder.name} is finished", flush=True)
                 bar.n = len(folders) - len(waiting) - len(running) + sum(map(progress, running))
                 bar.set_postfix_str(f"{failed} failed" if failed else "")
+                if is_enough():
+                    break
                 time.sleep(0.2)
         finally:
             for child in running.values():
@@ -214,8 +222,19 @@ def run_all(folders: list[Path], workers: int) -> int:
 
 
 class Parser(argparse.ArgumentParser):
+    """Its help is the program's docstring, and a mistake costs one line."""
+
+    def __init__(self, doc: str) -> None:
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
     def error(self, message: str) -> NoReturn:
         refuse(message)
+
+    def parse(self) -> tuple[argparse.Namespace, list[str]]:
+        """The arguments, and what comes after --."""
+        line = [*sys.argv[1:], "--"]
+        flags = line[line.index("--") + 1 : -1]
+        return self.parse_args(line[: line.index("--")]), flags
 
 
 def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
@@ -242,9 +261,7 @@ def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
 
 def main() -> None:
     """Read the command line, and do what it says."""
-    line = sys.argv[1:]
-    line, flags = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("scripts", nargs="*", help="to be run, or a TOML file that names them")
     parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
     parser.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=A,B")
@@ -252,7 +269,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--print", action="store_true", help="write commands, run nothing")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="do the one run that --print has set up")
-    args = parser.parse_args(line)
+    args, flags = parser.parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if args.run:
         if not (args.run / "sweep.json").exists():
