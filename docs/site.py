@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from difflib import SequenceMatcher
 from functools import cache
 from html import escape, unescape
-from itertools import accumulate, combinations, groupby, pairwise, zip_longest
+from itertools import accumulate, combinations, count, groupby, pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -259,8 +259,8 @@ class Site:
         values |= dict(site=self, page=page, base=relative(".", page) + "/")
         html = self.templates.get_template(template).render(values)  # tags lead to notes, or to the table
         details, notes = relative("docs/details.html", page), {*re.findall(r'id="note-(\w+)"', html)}
-        link = lambda tag: f"#note-{tag[1]}" if tag[1] in notes else f"{details}#{tag[1]}"  # noqa: E731
-        (self.out / page).write_text(re.sub(r"#note-(\w+)", link, html))
+        link = lambda tag: f'"#note-{tag[1]}' if tag[1] in notes else f'"{details}#{tag[1]}'  # noqa: E731
+        (self.out / page).write_text(re.sub(r'"#note-(\w+)', link, html))
 
     def build(self) -> None:
         shutil.copytree(ROOT / "docs/pictures", self.out / "docs/pictures", dirs_exist_ok=True)
@@ -270,11 +270,13 @@ class Site:
             html = str(self.link(PARSER.render(text), path, page))
             for tag in self.notes if path == "docs/details.md" else ():
                 html = html.replace(f"<td>{tag}</td>", f'<td id="{tag}">{tag}</td>', 1)
-            wide = '<div class=wide tabindex=0 role=region aria-label="Table"><table>'
-            html = html.replace("<table>", wide).replace("</table>", "</table></div>")
+            wide, number = '<div class=wide tabindex=0 role=region aria-label="Table {}"><table>', count(1)
+            html = re.sub("<table>", lambda _: wide.format(next(number)), html)  # noqa: B023
+            html = re.sub("<th([^>]*)></th>", r"<td\1></td>", html.replace("</table>", "</table></div>"))
             outline = re.findall(r'<h([123]) id="([^"]*)"[^>]*>(.*?)</h', html)
             title = text_of(outline[0][2])
-            self.titles.append((title, page, text_of(re.search("<p>(.*?)[.:]", html, re.S)[1])))
+            first = text_of(html.partition("<p>")[2].partition("</p>")[0]).partition(". ")[0]
+            self.titles.append((title, page, first))
             self.write(page, "document.html", html=Markup(html), outline=outline, title=title)
             for part in re.split(r"(?=<h[123] id=)", html)[1:]:
                 anchor, heading, text = re.match(r'<h. id="([^"]*)".*?>(.*?)</h.>(.*)', part, re.S).groups()
@@ -291,6 +293,10 @@ class Site:
         for tag, (row, *_) in self.notes.items():
             self.index.append((f"docs/details.html#{tag}", f"{tag} {row['name']}", row["what"]))
         self.write("index.html", "home.html")
+        self.write("figures.html", "figures.html")
+        self.index.append(
+            ("figures.html", "figures to play with", "clip ratio epsilon GAE lambda gamma CartPole")
+        )
         index = json.dumps(self.index, ensure_ascii=False, separators=(",", ":"))
         (self.out / "assets/search-index.js").write_text(f"const INDEX = {index};\n")
 

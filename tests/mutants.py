@@ -391,7 +391,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_operations::test_a_hook"),
     ("hook", "on_iteration(log[-1]):\n            break", "on_iteration(log[-1]):\n            pass",
      "test_llm::test_a_hook", LANGUAGE),
-    ("mistake", "not low <= value <= high", "(value < low or value > high)", "test_mistakes::test_mistake"),
+    ("mistake", "low <= value <= high", "not (value < low or value > high)", "test_mistakes::test_mistake"),
     ("mistake", "B // args.num_minibatches < 2", "False", "test_mistakes::test_mistake"),
     ("mistake", "or np.any(action_space.start)", "", "test_mistakes::test_mistake"),
     ("mistake", "    check(args)\n    T, N", "    T, N", "test_mistakes::test_mistake"),
