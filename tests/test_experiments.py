@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import compare
 import pytest
 from conftest import ROOT
 
@@ -60,6 +61,15 @@ def test_every_block_of_the_page_runs(tmp_path):
     assert len(list(tmp_path.glob("runs/acrobot/*env_id=Acrobot-v1*/checkpoint.pt"))) == 1
     assert (tmp_path / "commands.txt").read_text() == ""  # all are done by then
     assert len(list(tmp_path.glob("runs/tune/found-*/*/checkpoint.pt"))) == 1
+
+
+def test_the_table_on_the_page_is_that_of_its_files(tmp_path, monkeypatch, capsys):
+    files = {"my_ppo": "my_ppo", "ppo_discrete": "ppo_discrete", "CleanRL": "cleanrl"}
+    sources = [f"{name}={ROOT}/benchmarks/results/experiment_{file}.csv" for name, file in files.items()]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *sources, "--out", str(tmp_path)])
+    compare.main()
+    lines = capsys.readouterr().out.splitlines()[:-1]
+    assert len(lines) == 10 and "\n".join(lines).strip() in PAGE
 
 
 def test_the_space_on_the_page_is_one():
