@@ -195,7 +195,14 @@ def read_folder(folder: Path) -> Run | None:
         [[found.values("eval/episodic_return").mean()]] if found.has("eval/episodic_return") else []
     )
     rows[-1][3] = write(evaluations[0][-1]) if evaluations else ""
-    said = job.get("flags") or [x for key in flags for x in (f"--{key.replace('_', '-')}", flags[key])]
+    env = (
+        ["--env-id", flags["env_id"]] if "env_id" in flags and "--env-id" not in job.get("flags", []) else []
+    )
+    said = (
+        [*env, *job["flags"]]
+        if job
+        else [x for key in flags for x in (f"--{key.replace('_', '-')}", flags[key])]
+    )
     return Run(script, flags, seed, rows, shlex.join([job.get("script", script), *said]), job.get("made", ""))
 
 
@@ -322,9 +329,9 @@ def table(env: str, groups: dict[str, Results], threshold: float | None = None) 
         chance, low, high = improvement(finals[a], finals[b])
         few = min(len(finals[a]), len(finals[b])) < 3
         said = "too few seeds for an interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
-        lines.append(f"A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
+        lines.append(f"- A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
     if not alike:
-        lines.append(f"Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
+        lines.append(f"- Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
     return lines
 
 
@@ -470,12 +477,12 @@ def main() -> None:
         refuse(f"{args.sources[0]}: no run in there has a return, yet")
     found = make_groups(runs)
     args.out.mkdir(parents=True, exist_ok=True)
-    lines = [line for env in found for line in [*table(env, found[env], args.threshold), ""]]
-    sizes = [len(group.rows) for groups in found.values() for group in groups.values()]
-    if min(sizes) < 10:
-        lines.append(f"Intervals of fewer than ten seeds are too narrow; here are as few as {min(sizes)}.")
-    print(*lines, sep="\n")
-    (args.out / "table.md").write_text("\n".join(lines) + "\n")
+    text = "\n\n".join("\n".join(table(env, groups, args.threshold)) for env, groups in found.items())
+    fewest = min(len(group.rows) for groups in found.values() for group in groups.values())
+    if fewest < 10:
+        text += f"\n- Intervals of fewer than ten seeds are too narrow; here are as few as {fewest}."
+    print(text)
+    (args.out / "table.md").write_text(text + "\n")
     for env, groups in found.items():
         for label, group in groups.items():
             name = re.sub(r"[^\w.-]+", "_", f"{env}__{label}")
