@@ -22,6 +22,8 @@ from importlib.metadata import PackageNotFoundError
 
 import speed
 from command_line import ROOT, Parser
+from learning_curves import PACKAGES
+from sweep import provenance
 
 CSV = ROOT / "benchmarks/results/timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
@@ -267,14 +269,12 @@ def show(table: str) -> str:
 
 def machine(table: str) -> str:
     """Commit, versions and hardware."""
-    from learning_curves import PACKAGES, provenance  # they import results.py, which imports this file
-
     packages = {
         "operations": PACKAGES,
         "cost": ["torch", "transformers"],
         "trl": ["torch", "transformers", "trl"],
     }
-    return provenance(["*.py"], packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
+    return provenance(packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
 
 
 def measure(table: str, how: str) -> None:

@@ -11,7 +11,6 @@ from unittest.mock import MagicMock
 import learning_curves
 import mutants
 import pytest
-import results
 import run_sb3
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +51,9 @@ MISTAKES = [
     ("benchmarks/operations.py small", "unrecognized arguments: small"),
     ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
+    ("tools/compare.py nowhere", "nowhere is neither a folder nor a CSV file"),
+    ("tools/sweep.py", "no script is given"),
+    ("tools/tune.py ppo_discrete.py", "no --total-timesteps after --"),
     ("benchmarks/run_sb3.py", "the following arguments are required: SCRIPT"),
     ("benchmarks/run_sb3.py ppo_masked.py", "argument SCRIPT: invalid choice: 'ppo_masked.py'"),
     ("benchmarks/speed.py --script ppo_discrete.py", "there is no script ppo_discrete.py; it is named like"),
@@ -88,9 +90,13 @@ def test_what_is_not_installed_is_told_before_any_work(monkeypatch, tmp_path, ca
     monkeypatch.setattr(learning_curves, "packages", lambda _: ["torch", "nonsense"])
     monkeypatch.setattr(run_sb3, "find_spec", lambda _: None)
     with pytest.raises(SystemExit):
-        learning_curves.plan(results.read_table(), ["cartpole"], [1], tmp_path / "runs.toml")
+        learning_curves.plan(
+            learning_curves.read_table(), ["cartpole"], [1], tmp_path / "runs.toml", tmp_path
+        )
     assert "run cartpole: nonsense is not installed" in capsys.readouterr().err
-    learning_curves.plan(results.read_table(), ["cartpole"], [1], results.TABLE)  # this seed is there
+    learning_curves.plan(
+        learning_curves.read_table(), ["cartpole"], [1], learning_curves.TABLE, tmp_path
+    )  # this seed is there
     with pytest.raises(SystemExit):
         run_sb3.check_peer("ppo_discrete")
     assert "stable_baselines3 is not installed" in capsys.readouterr().err

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,12 +54,12 @@ def parse_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def provenance() -> str:
+def provenance(packages: Iterable[str] = ("torch", "gymnasium", "numpy")) -> str:
     """Commit, versions and hardware: what a result may depend on besides its command."""
     git = ["git", "describe", "--always", "--dirty= with changes", "--exclude=*", "--abbrev=12"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     versions = []
-    for package in ("torch", "gymnasium", "numpy"):
+    for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
     cpuinfo = Path("/proc/cpuinfo")
@@ -92,7 +92,7 @@ def words(script: str, known: set[str], name: str, value: object) -> list[str]:
 def plan(settings: dict) -> list[Path]:
     """Write what each run is into its folder -> the folders; mistakes are told here, before any work."""
     scripts, grid, jobs = settings["scripts"], settings["grid"], {}
-    stems = [Path(script).stem for script in scripts]
+    stems, made = [Path(script).stem for script in scripts], provenance()
     for script, stem in zip(scripts, stems, strict=True):
         if not Path(script).is_file():
             refuse(f"there is no {script}")
@@ -100,30 +100,40 @@ def plan(settings: dict) -> list[Path]:
         if "--seed" not in known:
             refuse(f"{script} has no --seed")
         name = stem if stems.count(stem) == 1 else script
-        text = Path(script).read_bytes()
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
             varied = [word for item in point.items() for word in words(script, known, *item)]
             for seed in settings["seeds"]:
                 differs = "__".join(f"{key}={value}" for key, value in (point | {"seed": seed}).items())
                 folder = Path(settings["out"]) / re.sub(r"[^\w.=,+-]", "-", f"{name}__{differs}")
-                job = {"script": script, "flags": [*settings["flags"], *varied], "seed": seed}
-                job |= {"cwd": str(Path.cwd()), "sha256": hashlib.sha256(text).hexdigest()}
-                job |= {"resumes": {"--run-dir", "--resume"} <= known, "made": provenance()}
-                if jobs.setdefault(folder, job) is not job:
+                if folder in jobs:
                     refuse(f"two runs would be {folder}")
-    for folder, job in jobs.items():  # nothing is written before all is known to be right
+                resumes = {"--run-dir", "--resume"} <= known
+                jobs[folder] = make_job(script, [*settings["flags"], *varied], seed, resumes, made)
+    prepare(jobs)
+    return list(jobs)
+
+
+def make_job(script: str, flags: list[str], seed: int, resumes: bool, made: str) -> dict:
+    """What a run is: all that run() needs to know, and where it comes from."""
+    content = hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    job = {"script": script, "flags": flags, "seed": seed, "resumes": resumes, "cwd": str(Path.cwd())}
+    return job | {"sha256": content, "made": made}
+
+
+def prepare(jobs: dict[Path, dict]) -> None:
+    """Write each job into its folder, unless it is there; refuse if there is another one in a folder."""
+    for folder, job in jobs.items():
         if (folder / "sweep.json").exists():
             old = json.loads((folder / "sweep.json").read_text())
             for key in ("script", "flags", "sha256"):
                 if old[key] != job[key]:
                     was = f"by another version of {job['script']}" if key == "sha256" else f"with {old[key]}"
-                    refuse(f"{folder} was made {was}; take another --out, or delete it")
-    for folder, job in jobs.items():
+                    refuse(f"{folder} was made {was}; take another folder, or delete it")
+    for folder, job in jobs.items():  # nothing is written before all is known to be right
         if not (folder / "sweep.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
             write(folder, job)
-    return list(jobs)
 
 
 def write(folder: Path, job: dict) -> None:
