@@ -1,5 +1,6 @@
 """The reading room (docs/site.py) in a browser: no errors, no dead links, no requests, buttons that work."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -283,6 +284,19 @@ def test_any_two_files_and_the_path(page):
         page.click("a[rel=next] >> nth=0")
         steps.append(page.title().split()[2])
     assert steps == ["ppo_discrete.py", "ppo_continuous.py", "trpo.py", "ppo_llm.py", "grpo.py"]
+
+
+def test_formulas_footnotes_and_anchors():
+    """Formulas become MathML, dollars in code stay, and a heading has the anchor that GitHub makes of it."""
+    spec = importlib.util.spec_from_file_location("reading_room", ROOT / "docs/site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = "## Fix 5: the *clip* (again)\n\nHere $\\frac{a}{b}$, `$HOME`, a note.[^1]\n\n$$\nx^2\n$$\n\n[^1]: Yes."
+    html = module.PARSER.render(text)
+    assert html.count("<math") == 2 and "<mfrac>" in html and "<msup>" in html and 'display="block"' in html
+    assert "<code>$HOME</code>" in html
+    assert 'id="fix-5-the-clip-again"' in html
+    assert {f"#{name}" for name in ("fn1", "fnref1")} <= {*re.findall('href="([^"]*)"', html)}
 
 
 def texts(page, selector):
