@@ -222,17 +222,14 @@ def test_what_is_sampled_is_learned_or_refused(script, family):
 
 @pytest.mark.parametrize("family", ["opt / 350m", "gemma3n_text", "bloom", "mpt", "lfm2"])
 def test_the_critic_sees_what_the_last_layer_sees(family):
-    """However wide that is, and however many dimensions the states before it have."""
+    """However wide that is, and whatever the model makes of it."""
     agent = make_agent(ppo_llm, family)
-    torch.nn.init.normal_(agent.value_head.weight)
+    agent.copy_model()
     tokens, attended, mask = ppo_llm.complete(agent, PROMPTS)
-    dist, values = agent(tokens, attended, mask)
-    assert values.shape == (mask.sum(),)
-    agent.value_head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
-    logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 0)
-    logits = logits[:, -mask.shape[1] :][mask][:, 7]
-    values = agent(tokens, attended, mask)[1]
-    torch.testing.assert_close(values, logits, atol=1e-4, rtol=0)
+    head = agent.critic.get_output_embeddings()
+    head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
+    logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])[..., 7]
+    torch.testing.assert_close(agent.value(tokens, attended, mask), logits, atol=1e-4, rtol=0)
 
 
 def test_the_document_has_these_families():
