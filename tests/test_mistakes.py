@@ -29,7 +29,7 @@ MISTAKES = [
     ({"device": "gpu"}, "--device gpu is not here; there is"),
     ({"env_id": gym.spec("CartPole-v1")}, "is not text (gymnasium.register gives an env an id)"),
     ({"run_dir": Path("runs")}, "--run-dir runs is not text"),
-    ({"num_envs": None, "total_timesteps": 256}, "--num-envs None is not between 1 and"),
+    ({"learning_rate": None}, "--learning-rate None is not between 0 and"),
     ({"gamma": "0.9"}, "--gamma 0.9 is not between 0 and 1"),
     ({"run_dir": "README.md"}, "--run-dir README.md: [Errno 17] File exists"),
 ]

@@ -836,7 +836,7 @@ def test_what_cannot_change_when_resumed(script, make_args, command_line, no_eva
         assert (code, out, err.count("\n")) == (2, "", 1)
         name = flag.split("=")[0]
         value = getattr(args, name[2:].replace("-", "_"))
-        assert f"{name} cannot change: {args.run_dir} has {value}" in err
+        assert f"{args.run_dir}/checkpoint.pt cannot be used: {name} cannot change: it has {value}" in err
 
 
 def test_deviations_cannot_change_when_resumed(continuous, make_args, command_line, no_evaluation):
@@ -845,7 +845,7 @@ def test_deviations_cannot_change_when_resumed(continuous, make_args, command_li
     continuous.train(args)
     code, out, err = command_line(continuous, "--resume", args.run_dir, "--log-std-init", -2)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"--log-std-init cannot change: {args.run_dir} has -1.0" in err
+    assert "--log-std-init cannot change: it has -1.0" in err
 
 
 def test_another_network_is_refused(atari, make_args, command_line, no_evaluation):
