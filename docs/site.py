@@ -4,7 +4,6 @@
     python docs/site.py --no-open --out FOLDER   # writes FOLDER
 
 A page lies where its file lies: docs/details.md becomes site/docs/details.html. Templates are in docs/site/.
-If benchmarks/results/ablation.csv exists (tag, env, with, without), notes say what happens without a detail.
 """
 
 import argparse
@@ -34,6 +33,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 ROOT = Path(__file__).resolve().parents[1]
+ABLATION = ROOT / "benchmarks/results/ablation.csv"  # tag, env, with, without: for notes, if it exists
 # Kinds of tokens, and the letters that the style sheet knows them by; all others stay plain.
 KINDS = {String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k", Name.Decorator: "d"}
 KINDS |= {Name.Function: "f", Name.Class: "f", Name.Builtin: "b"}
@@ -210,8 +210,8 @@ class Site:
             self.pages |= {script.name: script.page, script.path: script.page}
             names = [part["name"] for part in script.sections]
             self.pages |= {f"{script.name}::{name}": f"{script.page}#{name}" for name in names}
-        details, path = self.documents["docs/details.md"], ROOT / "benchmarks/results/ablation.csv"
-        measured = [*csv.DictReader(path.open())] if path.exists() else []
+        details = self.documents["docs/details.md"]
+        measured = [*csv.DictReader(ABLATION.open())] if ABLATION.exists() else []
         letters = dict(re.findall(r"\*\*(\w)\*\* `([^`]+)`", details))
         self.steps = [step for path in PATH for step in pairwise(path.split())]
         self.notes = defaultdict(list)  # tag -> rows of the table; language models have their own
@@ -255,8 +255,8 @@ class Site:
         (self.out / page).write_text(re.sub(r'"#note-(\w+)', link, html))
 
     def build(self) -> None:
-        shutil.copytree(ROOT / "docs/pictures", self.out / "docs/pictures", dirs_exist_ok=True)
-        shutil.copytree(ROOT / "docs/site/assets", self.out / "assets", dirs_exist_ok=True)
+        for folder in ("docs/pictures", "docs/site/assets", "benchmarks/results"):
+            shutil.copytree(ROOT / folder, self.out / folder, dirs_exist_ok=True)
         for path, text in self.documents.items():
             page = self.pages[path]
             html = str(self.link(PARSER.render(text), path, page))
@@ -271,7 +271,7 @@ class Site:
             for part in re.split(r"(?=<h[123] id=)", html)[1:]:
                 anchor, heading, text = re.match(r'<h. id="([^"]*)".*?>(.*?)</h.>(.*)', part, re.S).groups()
                 self.index.append((f"{page}#{anchor}", f"{text_of(heading)} - {path}", text_of(text)))
-        for path in [path for path in self.pages.values() if not re.search(r"\.html(#|$)", path)]:
+        for path in [path for path in self.pages.values() if (ROOT / path).is_file()]:
             (self.out / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, self.out / path)
         for script in self.scripts + self.others:
@@ -286,7 +286,7 @@ class Site:
         self.write("index.html", "home.html")
         self.write("figures.html", "figures.html")
         self.index.append(("figures.html", "Figures to play with", "clip, ratio, GAE, lambda, CartPole"))
-        (self.out / "assets/search-index.js").write_text(f"const INDEX = {json.dumps(self.index)};\n")
+        (self.out / "docs/site/assets/index.js").write_text(f"const INDEX = {json.dumps(self.index)};\n")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_links_and_anchors_lead_somewhere(site):
                 assert target.scheme in ("https", "data"), (path, link)
                 continue
             file = (path.parent / unquote(target.path)).resolve() if target.path else path
-            assert file.is_file() and file.is_relative_to(site), (path, link)
+            assert file.exists() and file.is_relative_to(site), (path, link)
             assert not anchor or anchor in pages[file].ids, (path, link)
 
 
@@ -286,13 +286,29 @@ def test_any_two_files_and_the_path(page):
     assert steps == ["ppo_discrete.py", "ppo_continuous.py", "trpo.py", "ppo_llm.py", "grpo.py"]
 
 
-def test_formulas_footnotes_and_anchors():
-    """Formulas become MathML, dollars in code stay, and a heading has the anchor that GitHub makes of it."""
+@pytest.fixture(scope="module")
+def reading_room():
     spec = importlib.util.spec_from_file_location("reading_room", ROOT / "docs/site.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    text = "## Fix 5: the *clip* (again)\n\nHere $\\frac{a}{b}$, `$HOME`, a note.[^1]\n\n$$\nx^2\n$$\n\n[^1]: Yes."
-    html = module.PARSER.render(text)
+    return module
+
+
+def test_a_note_says_what_was_measured_without_its_detail(reading_room, monkeypatch, tmp_path):
+    (tmp_path / "ablation.csv").write_text("tag,env,with,without\nD08,CartPole-v1,480,210\n")
+    monkeypatch.setattr(reading_room, "ABLATION", tmp_path / "ablation.csv")
+    room = reading_room.Site(tmp_path)
+    script = next(script for script in room.scripts if script.stem == "ppo_discrete")
+    room.write(script.page, "script.html", script=script, family=True)
+    html = (tmp_path / script.page).read_text()
+    assert html.count("480 becomes 210") == 1
+    assert "Without it, CartPole-v1: 480 becomes 210." in html[html.index('id="note-D08"') :]
+
+
+def test_formulas_footnotes_and_anchors(reading_room):
+    """Formulas become MathML, dollars in code stay, and a heading has the anchor that GitHub makes of it."""
+    text = "## Fix 5: the *clip* (again)\n\n$\\frac{a}{b}$, `$HOME`, a note[^1]\n\n$$\nx^2\n$$\n\n[^1]: Yes"
+    html = reading_room.PARSER.render(text)
     assert html.count("<math") == 2 and "<mfrac>" in html and "<msup>" in html and 'display="block"' in html
     assert "<code>$HOME</code>" in html
     assert 'id="fix-5-the-clip-again"' in html

@@ -33,7 +33,7 @@ function find() {
 on(field, "focus", () => {
   if ($("#index")) return;
   const script = document.createElement("script");
-  Object.assign(script, { id: "index", src: `${base}assets/search-index.js`, onload: find });
+  Object.assign(script, { id: "index", src: `${base}docs/site/assets/index.js`, onload: find });
   document.head.append(script);
 });
 on(field, "input", find);
