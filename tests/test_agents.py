@@ -17,8 +17,8 @@ def test_every_agent_is_in_the_table():
 
 @pytest.mark.parametrize(("name", "script", "score"), TABLE)
 def test_it_plays_as_well_as_it_did(name, script, score):
-    """In ten episodes; other processors round otherwise, so that a few of them may end otherwise."""
+    """In ten episodes; other processors round otherwise, so that some may end otherwise."""
     line = [sys.executable, script, "--evaluate", f"agents/{name}", "--eval-greedy"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     mean = re.search(r"^mean return (\S+) in 10 episodes", done.stdout, re.M)
-    assert mean and float(mean[1]) > 0.9 * float(score), done.stdout + done.stderr
+    assert mean and float(mean[1]) > 0.8 * float(score), done.stdout + done.stderr
