@@ -225,6 +225,21 @@ def test_on_fresh_data_the_ratio_is_one(script, make_args, record, monkeypatch, 
     assert second["ref_kl"] > 0 and calls[1][1][1]["kl"] > 0
 
 
+def test_bfloat16_is_of_the_model_alone(script, make_args, record):
+    """Its products are rounded; weights, losses and the ratio on fresh data are as in float32."""
+    gradients = record(script, "compute_gradients")
+    args = make_args(script, dtype="bfloat16", iterations=1, update_epochs=1, num_minibatches=1)
+    agent, _ = script.train(args)
+    assert {x.dtype for x in agent.parameters()} == {torch.float32}
+    [(_, metrics)] = gradients
+    assert metrics["kl"] < 1e-6 and {x.dtype for x in metrics.values()} == {torch.float32}
+    tokens, attended, _ = script.complete(agent, PROMPTS)
+    rounded = agent.logits(agent.model, tokens, attended, 1)
+    agent.bfloat16 = False
+    difference = (agent.logits(agent.model, tokens, attended, 1) - rounded).abs().max()
+    assert rounded.dtype == torch.float32 and 1e-5 < difference < 0.2
+
+
 def test_the_learner_sees_what_the_sampler_saw(script, positions, monkeypatch):
     """Log-probabilities while sampling with a cache are those of one pass over the finished rows."""
     agent, steps = make_agent(script, temperature=0.7), []
@@ -1314,6 +1329,7 @@ MISTAKES = [
     ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 8"),
     ({"num_minibatches": 8}, "--num-minibatches 8 does not divide 8 into parts of 2+"),
     ({"total_episodes": 7}, "--total-episodes 7 is less than --num-envs 8"),
+    ({"dtype": "float16"}, "--dtype float16 is neither float32 nor bfloat16"),
     ({"temperature": 0.0}, "--temperature 0 leaves nothing to learn from"),
     ({"temperature": math.nan}, "--temperature nan is not between"),
     ({"max_new_tokens": 0}, "--max-new-tokens 0 is not between 1 and"),

@@ -229,7 +229,7 @@ def test_the_critic_sees_what_the_last_layer_sees(family):
     dist, values = agent(tokens, attended, mask)
     assert values.shape == (mask.sum(),)
     agent.value_head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
-    logits = agent.model(**agent.inputs(tokens[:, :-1], attended[:, :-1])).logits
+    logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 0)
     logits = logits[:, -mask.shape[1] :][mask][:, 7]
     values = agent(tokens, attended, mask)[1]
     torch.testing.assert_close(values, logits, atol=1e-4, rtol=0)
