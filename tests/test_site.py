@@ -28,7 +28,7 @@ SCRIPTS = [*ROOT.glob("*.py"), *ROOT.glob("variants/*.py")]
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "docs/site.py", "--no-open", "--out", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=200)
     return out
 
 
@@ -56,7 +56,7 @@ def page(browser, site):
     page.on(
         "request", lambda x: x.url.startswith((site.as_uri(), "data:")) or wrong.append(f"request: {x.url}")
     )
-    page.set_default_timeout(5000)
+    page.set_default_timeout(20_000)
     page.go = lambda path: page.goto(f"{site.as_uri()}/{path}")
     yield page
     context.close()
