@@ -34,6 +34,7 @@ GAMES = ATARI + LSTM + DISTRIBUTED
 SCRIPTS = VECTOR + GAMES
 PPO_LLM, GRPO = ("ppo_llm",), ("grpo",)
 LANGUAGE = PPO_LLM + GRPO
+TOOLS = SWEEP, COMPARE, TUNE = ("sweep",), ("compare",), ("tune",)
 ONE_PROCESS = VECTOR + ATARI + LSTM + LANGUAGE
 
 
@@ -877,12 +878,41 @@ MUTANTS = [Mutant(*mutant) for mutant in (
         ('tokenizer.eos_token if end else ""', "tokenizer.eos_token"),
         ("add_special_tokens=False, padding=True", "padding=True"))),
     ("reward model", "model.config.num_labels != 1", "False", "test_llm::test_reward_models_that", LANGUAGE),
+    # ---- tools
+    ("sweeps", "fcntl.flock(log, fcntl.LOCK_EX)", "pass", "test_sweep::test_killed_ten_times", SWEEP),
+    ("sweeps", 'line += ["--resume", str(folder)]', 'line += ["--run-dir", str(folder)]',
+     "test_sweep::test_killed_ten_times", SWEEP),
+    ("sweeps", "if old[key] != job[key]:", "if False:", "test_sweep::test_a_script_that_has_changed", SWEEP),
+    ("sweeps", "if path.name not in KEPT:", "if False:", "test_sweep::test_a_script_without_folders", SWEEP),
+    ("sweeps", "os.killpg(child.pid, signal.SIGTERM)", "pass",
+     "test_sweep::test_a_script_of_the_family", SWEEP),
+    ("sweeps", "raise SystemExit(1 if failed else 0)", "raise SystemExit(0)",
+     "test_sweep::test_a_run_that_fails", SWEEP),
+    ("sweeps", '[flag if str(value) == "True" else off]', "[flag]", "test_sweep::test_each_point", SWEEP),
+    ("groups", "+ 0.5 * (a[:, None] == b)", "", "test_compare::test_the_probability", COMPARE),
+    ("groups", "cut = len(values) // 4", "cut = 0", "test_results::test_iqm", COMPARE),
+    ("groups", "steps[steps <= min(curve[0][-1] for curve in curves)]", "steps",
+     "test_compare::test_runs_that_go_on", COMPARE),
+    ("groups", "if len(line.curves) > 2:", "if len(line.curves) > 1:", "test_compare::test_a_band", COMPARE),
+    ("groups", 'cells[3] if len(values) > 2 else "–"', "cells[3]", "test_compare::test_two_seeds", COMPARE),
+    ("groups", "not any(np.isnan(group.finals(3)).any()", "not all(np.isnan(group.finals(3)).any()",
+     "test_compare::test_evaluations_count", COMPARE),
+    ("groups", "if key not in ASIDE}", "if True}", "test_compare::test_groups_are_named", COMPARE),
+    ("groups", "np.trapezoid(returns.mean(0), steps) / np.ptp(steps)", "np.trapezoid(returns.mean(0), steps)",
+     "test_compare::test_a_table_by_hand", COMPARE),
+    ("trials", "if trial.should_prune():", "if False:", "test_tune::test_it_finds", TUNE),
+    ("trials", "study.enqueue_trial(old.params)", "pass", "test_tune::test_killed_it_goes_on", TUNE),
+    ("trials", "if total is None or set(seeds) & set(others):", "if total is None:",
+     "test_tune::test_mistakes", TUNE),
+    ("trials", "plan(study.best_params, others,", "plan(study.best_params, seeds,",
+     "test_tune::test_it_finds", TUNE),
 )]
 # fmt: on
 
 
 def file_of(script):
-    return ROOT / f"{script}.py" if (ROOT / f"{script}.py").exists() else ROOT / f"variants/{script}.py"
+    paths = [ROOT / folder / f"{script}.py" for folder in ("", "variants", "tools")]
+    return next(path for path in paths if path.exists())
 
 
 def scripts_of(mutant):
@@ -938,7 +968,7 @@ def survives(case):
 def select(words):
     """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE}
+    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE, *sum(TOOLS, ())}
     tags = {*words} - scripts
     return [
         (mutant, script)
@@ -969,7 +999,7 @@ def main():
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
     words = parser.parse_args().words
-    known = {*SCRIPTS, *TENSOR, *LANGUAGE} | {mutant.subject for mutant in MUTANTS}
+    known = {*SCRIPTS, *TENSOR, *LANGUAGE, *sum(TOOLS, ())} | {mutant.subject for mutant in MUTANTS}
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, 1)

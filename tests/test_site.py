@@ -28,7 +28,7 @@ SCRIPTS = [*ROOT.glob("*.py"), *ROOT.glob("variants/*.py")]
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "docs/site.py", "--no-open", "--out", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=200)
     return out
 
 
@@ -56,7 +56,7 @@ def page(browser, site):
     page.on(
         "request", lambda x: x.url.startswith((site.as_uri(), "data:")) or wrong.append(f"request: {x.url}")
     )
-    page.set_default_timeout(5000)
+    page.set_default_timeout(20_000)
     page.go = lambda path: page.goto(f"{site.as_uri()}/{path}")
     yield page
     context.close()
@@ -209,12 +209,13 @@ def test_a_diff_is_of_just_the_lines_that_git_changes(page, parent, child):
     page.go(f"diffs/{name_of(parent)}--{name_of(child)}.html")
     sides = [
         page.eval_on_selector_all(
-            f".change .{side} .l code",
-            "lines => lines.map(x => [+x.previousSibling.textContent, x.textContent])",
+            f".change .{side} pre:not(:empty)",
+            """lines => lines.map(x => [+x.firstChild.textContent,
+                [...x.childNodes].slice(1).map(y => y.textContent).join("")])""",
         )
         for side in ("old", "new")
     ]
-    texts = [Path(module.__file__).read_text().splitlines(keepends=True) for module in (parent, child)]
+    texts = [Path(module.__file__).read_text().splitlines() for module in (parent, child)]
     for side, text in zip(sides, texts, strict=True):
         assert all(text[n - 1] == line for n, line in side)
     old, new = ([n for n, _ in side] for side in sides)
@@ -239,11 +240,11 @@ def test_keyboard_moves_through_a_diff(page):
 
 def test_words_are_marked_and_the_unified_view_has_each_line_once(page):
     page.go("diffs/ppo_discrete--ppo_continuous.html")
-    cells = """rows => [...rows].map(x => [x.querySelectorAll("mark").length, x.textContent.trim(),
-        [...x.querySelectorAll("code")].flatMap(y => [...y.childNodes]).map(y => y.cloneNode(true)).map(y => {
+    cells = """rows => rows.map(x => [x.querySelectorAll("mark").length, x.textContent,
+        [...x.childNodes].slice(1).map(y => y.cloneNode(true)).map(y => {
             if (y.querySelectorAll) y.querySelectorAll("mark").forEach(z => z.remove());
             return y.nodeName === "MARK" ? "" : y.textContent }).join("")])"""
-    old, new = (page.eval_on_selector_all(f".change .{side} .l", cells) for side in ("old", "new"))
+    old, new = (page.eval_on_selector_all(f".change .{side} pre", cells) for side in ("old", "new"))
     assert len(old) == len(new)
     both = [(a, b) for a, b in zip(old, new, strict=True) if a[0] and b[0]]
     assert len(both) > 20
@@ -251,7 +252,9 @@ def test_words_are_marked_and_the_unified_view_has_each_line_once(page):
         assert a[1] != b[1] and a[2] == b[2]  # without the marked words, they are the same
     lefts = "x => x.getBoundingClientRect().left"
     changes = (
-        page.locator(".change").filter(has=page.locator(".old code")).filter(has=page.locator(".new code"))
+        page.locator(".change")
+        .filter(has=page.locator(".old pre:not(:empty)"))
+        .filter(has=page.locator(".new pre:not(:empty)"))
     )
     assert changes.first.locator(".old").evaluate(lefts) < changes.first.locator(".new").evaluate(lefts)
     page.click("#unified")

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["matplotlib==3.11.2", "numpy==2.4.6", "tensorboard==2.21.0"]
+# dependencies = ["matplotlib==3.11.2", "numpy==2.4.6", "tensorboard==2.21.0", "tqdm==4.70.1"]
 # ///
 """Which is better? Runs in groups of seeds, as a picture and a table, with what chance may have done.
 

@@ -150,19 +150,12 @@ def is_finished(folder: Path) -> bool:
 def run(folder: Path) -> None:
     """Do one run, or go on with it; a second process that is to do the same waits, and finds it done."""
     with (folder / "log.txt").open("a+") as log:
-        fcntl.flock(
-            log, fcntl.LOCK_EX
-        )  # the script holds it, too: what a killed sweep left behind ends first
+        fcntl.flock(log, fcntl.LOCK_EX)  # scripts hold it, too: what a killed sweep left behind ends first
         if is_finished(folder):
             return
         job = json.loads((folder / "sweep.json").read_text())
-        line = [
-            sys.executable,
-            str(Path(job["cwd"], job["script"])),
-            *job["flags"],
-            "--seed",
-            str(job["seed"]),
-        ]
+        line = [sys.executable, str(Path(job["cwd"], job["script"])), *job["flags"]]
+        line += ["--seed", str(job["seed"])]
         if job["resumes"] and (folder / "checkpoint.pt").exists():
             line += ["--resume", str(folder)]
         else:
@@ -173,10 +166,8 @@ def run(folder: Path) -> None:
         env = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"), "1")
         env["PYTHONPATH"] = os.pathsep.join([job["cwd"], *filter(None, [os.environ.get("PYTHONPATH")])])
         cwd = job["cwd"] if job["resumes"] else folder
-        code = subprocess.run(
-            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, env=env
-        ).returncode
-        if code:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        if code := subprocess.run(line, **streams, cwd=cwd, env=env).returncode:
             log.seek(0)
             last = (log.read().strip().splitlines() or [""])[-1]
             print(f"{folder.name}: exit code {code}, {last[:200]} (see {log.name})", file=sys.stderr)

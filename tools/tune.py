@@ -31,46 +31,35 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
-SPACE = """  # ranges of RL Zoo, as far as a script has the flags
-learning_rate = {low = 1e-5, high = 1e-2, log = true}
-num_steps = [32, 64, 128, 256, 512, 1024, 2048]
-num_minibatches = [1, 4, 16, 32]
-update_epochs = [1, 5, 10, 20]
-clip_coef = [0.1, 0.2, 0.3, 0.4]
-vf_clip_coef = [0.2, inf]
-max_grad_norm = [0.5, 1.0, 5.0]
-gamma = [0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999]
-gae_lambda = [0.8, 0.9, 0.92, 0.95, 0.98, 0.99, 1.0]
-ent_coef = {low = 1e-8, high = 0.1, log = true}
-"""
+SPACE = Path(__file__).parent / "space.toml"
 RUNGS = (1 / 8, 1 / 4, 1 / 2)  # of all steps
 HELD = []  # files that are locked
 
 
-def read_space(path: Path | None, script: str, known: set[str]) -> dict:
-    """{flag: distribution}, as in a file, or the default one for the flags that are known."""
+def read_space(path: Path, script: str, known: set[str]) -> dict:
+    """{flag: distribution}, as in a file; of the default one those that the script has."""
+    space = {}
     try:
-        entries, space = tomllib.loads(path.read_text() if path else SPACE), {}
-        for name, x in entries.items():
+        for name, x in tomllib.loads(path.read_text()).items():
+            if path == SPACE and f"--{name.replace('_', '-')}" not in known:
+                continue
+            sweep.words(script, known, name, "")  # which refuses a flag that is not known
             if isinstance(x, list):
                 space[name] = CategoricalDistribution(x)
             else:
                 space[name] = (IntDistribution if isinstance(x["low"], int) else FloatDistribution)(**x)
     except (OSError, ValueError, TypeError, KeyError) as error:
         sweep.refuse(f"{path}: {error!r}")
-    for name in space if path else ():
-        sweep.words(script, known, name, "")
-    return {name: x for name, x in space.items() if path or f"--{name.replace('_', '-')}" in known}
+    return space
 
 
 def returns_at(folders: list[Path], steps: float) -> float:
     """The mean return of runs at a step, or at the end (inf); NaN if one has none there, or not yet."""
     found = []
     for folder in folders:
-        runs = [read_run(path.parent) for path in folder.rglob("*tfevents*")]
-        at, values = next(
-            (run.series["episode_return"] for run in runs if run.has("episode_return")), ([], [])
-        )
+        runs = [read_run(place) for place in {path.parent for path in folder.rglob("*tfevents*")}]
+        curves = [run.series["episode_return"] for run in runs if run.has("episode_return")]
+        at, values = curves[0] if curves else ([], [])
         later = [value for step, value in zip(at, values, strict=True) if step >= min(steps, at[-1])]
         found.append(later[0] if later and (math.isinf(steps) or at[-1] >= steps) else math.nan)
     return float(np.mean(found))
@@ -120,11 +109,11 @@ def main() -> None:
     parser = sweep.Parser(__doc__)
     parser.add_argument("script", help="to be run; flags for all runs come last, after --")
     parser.add_argument("--trials", type=int, default=50, help="of all processes together")
-    parser.add_argument("--seeds", default="1001-1002", help="kept for searching; they run at the same time")
+    parser.add_argument("--seeds", default="1001-1003", help="kept for searching; they run at the same time")
     parser.add_argument(
         "--report", default="1-5", help="other seeds, for the best flags and the default ones"
     )
-    parser.add_argument("--space", type=Path, help="a TOML file; default: ranges of RL Zoo")
+    parser.add_argument("--space", type=Path, default=SPACE, help="default: tools/space.toml")
     parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="folder of the study")
     args, flags = parser.parse()
     seeds, others = sweep.parse_seeds(args.seeds), sweep.parse_seeds(args.report)
