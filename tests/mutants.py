@@ -945,7 +945,7 @@ def run_tests(folder, arguments):
 def survives(case):
     mutant, script = case
     file, name = (mutant.test or named_in_the_table(mutant.subject, script)).split("::")
-    ignored = shutil.ignore_patterns(".*", "runs", "wandb", "__pycache__")
+    ignored = shutil.ignore_patterns(".*", "runs", "wandb", "__pycache__", "site", "exercises")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, f"{folder}/copy", ignore=ignored))
         path = copy / file_of(script).relative_to(ROOT)

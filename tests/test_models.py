@@ -187,16 +187,11 @@ def difference(script, agent):
     agent.act = act
     sampled = torch.stack(steps, 1)
 
-    def learned(*inputs):
-        output = agent(*inputs)
-        dist = output[0] if script is ppo_llm else output
-        return dist.log_prob(inputs[0][:, -inputs[2].shape[1] :][inputs[2]])
-
-    found = [(learned(tokens, attended, mask) - sampled[mask]).abs().max().item()]
+    found = [(agent(tokens, attended, mask) - sampled)[mask].abs().max().item()]
     for n in range(len(PROMPTS)):
         row, counts = tokens[n][attended[n]][None], mask[n][mask[n]][None]
-        alone = learned(row, torch.ones_like(row, dtype=torch.bool), counts)
-        found.append((alone - sampled[n][mask[n]]).abs().max().item())
+        alone = agent(row, torch.ones_like(row, dtype=torch.bool), counts)
+        found.append((alone[0] - sampled[n][mask[n]]).abs().max().item())
     return max(found)
 
 
@@ -227,6 +222,7 @@ def test_the_critic_sees_what_the_last_layer_sees(family):
     agent.copy_model()
     tokens, attended, mask = ppo_llm.complete(agent, PROMPTS)
     head = agent.critic.get_output_embeddings()
+    assert not agent.value(tokens, attended, mask).any()  # at first
     head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
     logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])[..., 7]
     torch.testing.assert_close(agent.value(tokens, attended, mask), logits, atol=1e-4, rtol=0)
