@@ -52,6 +52,7 @@ MISTAKES = [
     ("benchmarks/operations.py small", "unrecognized arguments: small"),
     ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
+    ("benchmarks/run_peers.py rllib ppo_discrete", "argument peer: invalid choice: 'rllib'"),
     ("benchmarks/run_sb3.py", "the following arguments are required: SCRIPT"),
     ("benchmarks/run_sb3.py ppo_masked.py", "argument SCRIPT: invalid choice: 'ppo_masked.py'"),
     ("benchmarks/speed.py --script ppo_discrete.py", "there is no script ppo_discrete.py; it is named like"),
