@@ -1,0 +1,306 @@
+"""The reading room: every script, every diff and every document as pages that a browser shows offline.
+
+    python docs/site.py                          # writes site/ and opens it
+    python docs/site.py --no-open --out FOLDER   # writes FOLDER
+
+A page lies where its file lies: ppo_discrete.py becomes site/ppo_discrete.html, docs/details.md
+site/docs/details.html. Templates, style and JavaScript are in docs/site/.
+If benchmarks/results/ablation.csv exists (tag, env, with, without), notes say what happens without a detail.
+"""
+
+import argparse
+import ast
+import csv
+import json
+import os
+import re
+import shutil
+import webbrowser
+from collections import Counter, defaultdict
+from difflib import SequenceMatcher
+from functools import cache
+from html import escape, unescape
+from itertools import accumulate, combinations, groupby, pairwise, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from math_core import LatexToMathML
+from mdit_py_plugins.anchors import anchors_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.footnote import footnote_plugin
+from pygments import lex
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = {  # of tokens, and the letters that the style sheet knows them by; all others stay plain
+    **{String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k"},
+    **{Name.Function: "f", Name.Class: "f", Name.Decorator: "d", Name.Builtin: "b"},
+}
+TAG = re.compile(r"\b[DEXLG]\d+\b(?=[DEXLG\d, ]*\])")  # in brackets
+# A statement of train with one of these words in its first line is not the algorithm.
+AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|broken|log|row)\b"
+PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo"]
+
+
+def highlight(source: str, language: str = "python") -> list[list[tuple[str, str]]]:
+    """Lines of (kind, text)."""
+    lines = [[]]
+    for token, text in lex(source, get_lexer_by_name(language or "text", stripnl=False, ensurenl=False)):
+        kind = next((kind for family, kind in KINDS.items() if token in family), "")
+        for i, part in enumerate(text.split("\n")):
+            if i:
+                lines.append([])
+            if part and lines[-1] and lines[-1][-1][0] == kind:
+                part = lines[-1].pop()[1] + part
+            if part:
+                lines[-1].append((kind, part))
+    return lines
+
+
+def render(line: list[tuple[str, str]], marks=()) -> Markup:
+    """A highlighted line as HTML, in which the given ranges are marked and tags are links to notes."""
+    html, start, cuts = "", 0, sorted({cut for mark in marks for cut in mark})
+    for kind, text in line:
+        end = start + len(text)
+        for low, high in pairwise([start, *(cut for cut in cuts if start < cut < end), end]):
+            part = escape(text[low - start : high - start], quote=False)
+            part = TAG.sub(r'<a href="#note-\g<0>">\g<0></a>', part) if kind == "c" else part
+            part = f"<mark>{part}</mark>" if any(a <= low < b for a, b in marks) else part
+            html += f"<b class={kind}>{part}</b>" if kind else part
+        start = end
+    return Markup(html)
+
+
+class Section(NamedTuple):
+    """Lines of a file: a function, a class, a part of train, or what stands between them."""
+
+    name: str
+    title: str
+    level: int
+    lines: list[tuple[int, str]]
+    runs: list[tuple[bool, list[int]]]  # True: they are not the algorithm
+
+
+class Script:
+    """A file of Python, and what its page shows."""
+
+    def __init__(self, path: Path):
+        self.path, self.name, self.stem = str(path.relative_to(ROOT)), path.name, path.stem
+        self.page = self.path.replace(".py", ".html")
+        source = path.read_text()
+        tree, self.rows, self.lines = ast.parse(source), source.splitlines(), highlight(source.rstrip("\n"))
+        self.title = first_paragraph(tree) or self.name
+        self.html = [render(line) for line in self.lines]
+        comments = ((n, text) for n, line in enumerate(self.lines, 1) for kind, text in line if kind == "c")
+        self.tags = {n: tags for n, text in comments if (tags := TAG.findall(text))}  # of each line
+        self.crowded = {n for n, following in pairwise(self.tags) if following - n < 9}
+        parent = re.search(rf"git diff --no-index (\S+) {self.path} ", source)
+        self.parent = parent and parent[1]  # its path
+        nodes = [node for node in tree.body if hasattr(node, "name")]
+        found = [(1, "imports", "Dependencies, imports, constants", 2), (len(self.rows) + 1, "")]
+        for node in nodes:
+            start = min(x.lineno for x in [node, *node.decorator_list])
+            found.append((start, node.name, first_paragraph(node), 2))
+        for n, row in enumerate(self.rows, 1):
+            if row.startswith("# That was the algorithm"):
+                found.append((n, "the-rest", row[2:], 2))
+            elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|update|log|wrap up)", row):
+                found.append((n, match[1].replace(" ", "-"), "", 3))
+        self.sections, aside = [], set()
+        for x in (x for node in nodes if node.name == "train" for x in ast.walk(node)):
+            if isinstance(x, ast.stmt) and re.search(AROUND, self.rows[x.lineno - 1]):
+                aside |= {*range(x.lineno, x.end_lineno + 1)}
+        for (start, *about), (end, *_) in pairwise(sorted(found)):
+            lines, names = range(start, end), {about[0], *(part.name for part in self.sections)}
+            if "the-rest" in names or about[0] in ("imports", "Args", "log", "wrap-up"):
+                aside |= {*lines}
+            runs = [(key, [*run]) for key, run in groupby(lines, (aside - {*self.tags}).__contains__)]
+            self.sections.append(Section(*about, [(n, self.rows[n - 1]) for n in lines], runs))
+
+
+def first_paragraph(node: ast.AST) -> str:
+    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+
+
+@cache
+def alike(old: str, new: str) -> float:
+    """1 for lines of the same words, 0 if they share none."""
+    a, b = Counter(re.findall(r"\w+", old)), Counter(re.findall(r"\w+", new))
+    return 2 * (a & b).total() / max(1, (a + b).total())
+
+
+def align(old: list[tuple], new: list[tuple]) -> list[tuple]:
+    """Pairs of lines (number, text) that belong side by side: the most alike, then what is around them."""
+    pairs = ((alike(a[1], b[1]), -i - j, i, j) for i, a in enumerate(old) for j, b in enumerate(new))
+    score, _, i, j = max(pairs, default=(0, 0, 0, 0))
+    if score < 0.4:
+        return [*zip_longest(old, new)]
+    return [*align(old[:i], new[:j]), (old[i], new[j]), *align(old[i + 1 :], new[j + 1 :])]
+
+
+def opcodes(old: list, new: list) -> list[tuple]:
+    return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+
+
+@cache
+def marks(old: str, new: str) -> tuple[list, list]:
+    """The ranges in which two lines differ, in whole words."""
+    both = [re.findall(r"\s+|\w+|.", line) for line in (old, new)]
+    a, b = ([0, *accumulate(map(len, words))] for words in both)
+    changed = [op for op in opcodes(*both) if op[0] != "equal"]
+    return [(a[i], a[k]) for _, i, k, _, _ in changed], [(b[m], b[n]) for *_, m, n in changed]
+
+
+def cells(a: Script, b: Script, old: tuple | None, new: tuple | None, marked: bool) -> list[tuple | None]:
+    """Two lines side by side: their numbers and HTML."""
+    ranges = marks(old[1], new[1]) if marked and old and new else ((), ())
+    sides = zip((a, b), (old, new), ranges, strict=True)
+    return [line and (line[0], render(script.lines[line[0] - 1], marks)) for script, line, marks in sides]
+
+
+def compare(a: Script, b: Script) -> list[dict]:
+    """Sections of either file, and in each its blocks of pairs of lines: the same, folded, or changed."""
+    keys = [[re.sub(r"\w+_loss$", "loss", part.name) for part in script.sections] for script in (a, b)]
+    pairs, found = [], []
+    for op, i, k, m, n in opcodes(*keys):
+        gone, come = a.sections[i:k], b.sections[m:n]
+        alone = [(part, None) for part in gone] + [(None, part) for part in come]
+        pairs += zip(gone, come, strict=True) if op == "equal" else alone
+    for parts in pairs:
+        (old, new), blocks = (part.lines if part else [] for part in parts), []
+        for op, i, k, m, n in opcodes([text for _, text in old], [text for _, text in new]):
+            rows = [*zip(old[i:k], new[m:n], strict=True)] if op == "equal" else align(old[i:k], new[m:n])
+            before, cut = 3 * (i > 0), len(rows) - 3 * (k < len(old))
+            rows = [cells(a, b, *row, marked=op != "equal") for row in rows]
+            if op == "equal" and cut - before > 3:
+                blocks += [("same", rows[:before]), ("fold", rows[before:cut]), ("same", rows[cut:])]
+            else:
+                blocks.append(("same" if op == "equal" else "change", rows))
+        changes = [row for kind, rows in blocks if kind == "change" for row in rows]
+        counts = [sum(row[side] is not None for row in changes) for side in (0, 1)]
+        found.append(dict(parts=parts, blocks=[block for block in blocks if block[1]], counts=counts))
+    return found
+
+
+def text_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
+
+
+def relative(target: str, page: str) -> str:
+    return os.path.relpath(target, os.path.dirname(page) or ".")
+
+
+FORMULA = LatexToMathML().convert_with_local_state
+PARSER = MarkdownIt("commonmark", {"html": True}).enable("table").use(footnote_plugin)
+PARSER.use(anchors_plugin, 1, 4, lambda text: re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-"))
+PARSER.use(dollarmath_plugin, renderer=lambda text, x: FORMULA(text, displaystyle=x["display_mode"]))
+PARSER.options["highlight"] = lambda code, language, _: "\n".join(map(render, highlight(code, language)))
+
+
+class Site:
+    def __init__(self, out: Path):
+        self.out, self.index, self.titles = out, [], []  # index: page, title and text, for the search
+        self.templates = Environment(loader=FileSystemLoader(ROOT / "docs/site"), autoescape=True)
+        self.templates.trim_blocks, self.templates.undefined = True, StrictUndefined
+        documents = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md"))]
+        self.documents = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
+        scripts = [Script(path) for path in (*ROOT.glob("*.py"), *sorted(ROOT.glob("variants/*.py")))]
+        order = self.documents["README.md"]  # of its table; what is not there comes last
+        self.scripts = sorted(scripts, key=lambda script: order.find(f"| `{script.path}`") % 10**9)
+        others = (path for folder in ("tests", "benchmarks", "tools") for path in ROOT.glob(f"{folder}/*.py"))
+        self.others = [Script(path) for path in sorted(others)]
+        self.pages = {path: path.replace(".md", ".html") for path in self.documents}  # that names lead to
+        for script in self.others + self.scripts:
+            self.pages |= {script.name: script.page, script.path: script.page}
+            for part in script.sections:
+                self.pages[f"{script.name}::{part.name}"] = f"{script.page}#{part.name}"
+        details, measured = self.documents["docs/details.md"], ROOT / "benchmarks/results/ablation.csv"
+        measured = [*csv.DictReader(measured.open())] if measured.exists() else []
+        letters = dict(re.findall(r"\*\*(\w)\*\* `([^`]+)`", details))
+        self.steps = [step for path in PATH for step in pairwise(path.split())]
+        self.notes = defaultdict(list)  # tag -> rows of the table; language models have their own
+        for row in re.findall(r"^\| ([DEXLG]\d+) \| (.*) \| (.*) \| ([A-Z ]+) \| (`.*`) \|$", details, re.M):
+            note = dict(zip(("tag", "name", "what", "files", "test"), row, strict=True))
+            note["files"] = [letters[letter] for letter in note["files"].split()]
+            self.notes[row[0]].append(note | {"without": [x for x in measured if x["tag"] == row[0]]})
+
+    def note(self, tag: str, script: Script, page: str) -> dict:
+        """The row of a tag in a script, as HTML for a page."""
+        row = min(self.notes[tag], key=lambda row: script.path not in row["files"])
+        html = (self.link(PARSER.renderInline(row[key]), "docs/details.md", page) for key in ("what", "test"))
+        return row | dict(zip(("what", "test"), html, strict=True))
+
+    def pair(self, *scripts: Script) -> str:
+        """The page of their diff."""
+        return "diffs/{}--{}.html".format(*(x.stem for x in sorted(scripts, key=self.scripts.index)))
+
+    def link(self, html: str, source: str, page: str) -> Markup:
+        """HTML made of source, for a page: with links to pages, also from names of files and from tags."""
+
+        def href(match):
+            path = os.path.normpath(os.path.join(os.path.dirname(source), match[1]))
+            return f'href="{relative(self.pages.setdefault(path, path), page)}'  # a file: it is copied
+
+        def code(match):
+            target = self.pages.get(unescape(match[2]))
+            text = re.sub("(::|_)", r"\1<wbr>", match[0]) if "::" in match[0] else match[0]
+            return f'<a href="{relative(target, page)}">{text}</a>' if target and not match[1] else text
+
+        html = re.sub(r'href="(?!\w+:|#)([^"#]*)', href, html)
+        html = re.sub(r"(<a [^>]*>)?<code>([^<]*)</code>", code, html)
+        return Markup(re.sub(rf"{TAG.pattern}(?!</a>)", r'<a href="#note-\g<0>">\g<0></a>', html))
+
+    def write(self, page: str, template: str, **values) -> None:
+        (self.out / page).parent.mkdir(parents=True, exist_ok=True)
+        values |= dict(site=self, page=page, base=relative(".", page) + "/")
+        html = self.templates.get_template(template).render(values)  # tags lead to notes, or to the table
+        details, notes = relative("docs/details.html", page), {*re.findall(r'id="note-(\w+)"', html)}
+        link = lambda tag: f"#note-{tag[1]}" if tag[1] in notes else f"{details}#{tag[1]}"  # noqa: E731
+        (self.out / page).write_text(re.sub(r"#note-(\w+)", link, html))
+
+    def build(self) -> None:
+        shutil.copytree(ROOT / "docs/pictures", self.out / "docs/pictures", dirs_exist_ok=True)
+        shutil.copytree(ROOT / "docs/site/assets", self.out / "assets", dirs_exist_ok=True)
+        for path, text in self.documents.items():
+            page = self.pages[path]
+            html = str(self.link(PARSER.render(text), path, page))
+            for tag in self.notes if path == "docs/details.md" else ():
+                html = html.replace(f"<td>{tag}</td>", f'<td id="{tag}">{tag}</td>', 1)
+            wide = '<div class=wide tabindex=0 role=region aria-label="Table"><table>'
+            html = html.replace("<table>", wide).replace("</table>", "</table></div>")
+            outline = re.findall(r'<h([123]) id="([^"]*)"[^>]*>(.*?)</h', html)
+            title = text_of(outline[0][2])
+            self.titles.append((title, page, text_of(re.search("<p>(.*?)[.:]", html, re.S)[1])))
+            self.write(page, "document.html", html=Markup(html), outline=outline, title=title)
+            for part in re.split(r"(?=<h[123] id=)", html)[1:]:
+                anchor, heading, text = re.match(r'<h. id="([^"]*)".*?>(.*?)</h.>(.*)', part, re.S).groups()
+                self.index.append((f"{page}#{anchor}", f"{text_of(heading)} - {path}", text_of(text)))
+        for path in [path for path in self.pages.values() if not re.search(r"\.html(#|$)", path)]:
+            (self.out / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, self.out / path)
+        for script in self.scripts + self.others:
+            self.write(script.page, "script.html", script=script, family=script in self.scripts)
+            for part in script.sections:
+                self.index.append((f"{script.page}#{part.name}", f"{part.name} - {script.path}", part.title))
+        for a, b in combinations(self.scripts, 2):
+            self.write(self.pair(a, b), "diff.html", a=a, b=b, sections=compare(a, b))
+        for tag, (row, *_) in self.notes.items():
+            self.index.append((f"docs/details.html#{tag}", f"{tag} {row['name']}", row["what"]))
+        self.write("index.html", "home.html")
+        index = json.dumps(self.index, ensure_ascii=False, separators=(",", ":"))
+        (self.out / "assets/search-index.js").write_text(f"const INDEX = {index};\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "site")
+    parser.add_argument("--no-open", action="store_true")
+    args = parser.parse_args()
+    Site(args.out).build()
+    print(f"{args.out}/index.html")
+    if not args.no_open:
+        webbrowser.open((args.out / "index.html").resolve().as_uri())

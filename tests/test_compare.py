@@ -1,0 +1,222 @@
+"""tools/compare.py: groups by what differs, statistics by hand, the files of others, few seeds called few."""
+
+import itertools
+import json
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
+
+sys.path.append(str(ROOT / "tools"))
+import compare  # noqa: E402
+
+STEPS = np.arange(1, 101) * 1000
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """make_run(name, returns, evaluation, **flags) writes a run as scripts here do, in tmp_path/name."""
+
+    def make(name, returns, evaluation=None, steps=STEPS, **flags):
+        with SummaryWriter(tmp_path / name) as writer:
+            for step, value in zip(steps, np.broadcast_to(returns, len(steps)), strict=True):
+                writer.add_scalar("episode_return", value, step)
+                writer.add_scalar("entropy", 0.5, step)
+            if evaluation is not None:
+                writer.add_scalar("eval_return", evaluation, steps[-1])
+        flags = {"env_id": "A-v0", "seed": 1, "gamma": 0.99, "run_dir": name} | flags
+        (tmp_path / name / "args.json").write_text(json.dumps(flags))
+        (tmp_path / name / "checkpoint.pt").write_bytes(b"\0\1X ppo.py 1.0\0\2")
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """run(flags) -> what the program prints, and its exit code; its files are in tmp_path/out."""
+
+    def call(*flags):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["compare.py", *flags, "--out", "out"])
+        try:
+            compare.main()
+            code = 0
+        except SystemExit as error:
+            code = error.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def table(out):
+    """{label: {head: cell}} of the first table."""
+    rows = [
+        [cell.strip(" *") for cell in line.split("|")[1:-1]] for line in out.splitlines() if line[:1] == "|"
+    ]
+    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
+
+
+def test_the_probability_of_an_improvement_by_hand():
+    """Wins among all pairs, ties count half; its interval is that of resampled seeds."""
+    a, b = np.array([3.0, 5.0]), np.array([1.0, 3.0, 4.0])
+    assert compare.improvement(a, b)[0] == pytest.approx((1 + 0.5 + 0 + 3) / 6)
+    assert compare.improvement(b, a)[0] == pytest.approx(1 - 4.5 / 6)
+    assert compare.improvement(b + 10, a) == (1, 1, 1)
+    draws = [itertools.product(x, repeat=len(x)) for x in (a, b)]
+    means = [
+        np.mean(np.greater.outer(x, y) + 0.5 * np.equal.outer(x, y))
+        for x, y in itertools.product(*map(list, draws))
+    ]
+    np.testing.assert_allclose(compare.improvement(a, b)[1:], np.quantile(means, [0.025, 0.975]), atol=0.05)
+
+
+def test_a_table_by_hand(make_run, run):
+    """Ramps of three seeds to 100, 110 and 150, and to 50, 60, 70, without evaluations."""
+    for gamma, ends in ((0.9, (100, 110, 150)), (0.5, (50, 60, 70))):
+        for seed, end in enumerate(ends):
+            make_run(f"runs/x{gamma}{seed}", end * STEPS / 1e5, seed=seed, gamma=gamma)
+    code, out, _ = run("runs", "--threshold", "80")
+    assert code == 0 and list(table(out)) == ["gamma 0.9", "gamma 0.5"]
+    best, other = table(out).values()
+    assert best["last 100 training episodes"] == "120.0" and best["seeds"] == "3"
+    assert best["95 % interval"] == "[100.0, 150.0]" and best["IQM"] == "120.0"
+    assert best["whole training"] == "60.6"  # of a ramp from 1.2 to 120
+    assert (best["steps to 80.0"], other["steps to 80.0"]) == ("73k", "never")
+    assert (best["seeds that get there"], other["seeds that get there"]) == ("3", "0")
+    assert "A seed of gamma 0.9 is better than one of gamma 0.5 with probability 1.00 (95 % interval 1" in out
+    assert "Intervals of fewer than ten seeds are too narrow; here are as few as 3." in out
+    assert (run("runs")[1]).count("steps to 108.0") == 1  # 90 % of the way from 0.6 to 120
+
+
+def test_evaluations_count_where_all_have_them(make_run, run):
+    for seed in (1, 2, 3):
+        make_run(f"runs/a{seed}", 10, 20 + seed, seed=seed)
+        make_run(f"runs/b{seed}", 30, 5, seed=seed, gamma=0.5)
+    assert table(run("runs")[1])["gamma 0.99"]["evaluation"] == "22.0"
+    make_run("runs/b4", 30, None, seed=4, gamma=0.5)
+    assert table(run("runs")[1])["gamma 0.99"]["last 100 training episodes"] == "10.0"
+
+
+def test_runs_that_go_on_are_compared_as_far_as_all_have_come(make_run, run):
+    for seed in (1, 2):
+        make_run(f"runs/a{seed}", STEPS / 1000, 99, seed=seed)
+    make_run("runs/a3", STEPS[:40] / 1000, seed=3, steps=STEPS[:40])
+    code, out, _ = run("runs")
+    assert "not all come equally far: all is compared at 40,000 steps" in out
+    assert table(out)["ppo"]["last 100 training episodes"] == "40.0" and "A-v0, 40k steps" in out
+
+
+def test_two_seeds_are_called_two(make_run, run):
+    """They have no interval, which would be their range."""
+    for seed in (1, 2):
+        make_run(f"runs/a{seed}", 10 * seed, seed=seed)
+        make_run(f"runs/b{seed}", 100, seed=seed, gamma=0.5)
+    _, out, _ = run("runs")
+    row = table(out)["gamma 0.99"]
+    assert (row["seeds"], row["95 % interval"]) == ("2", "–")
+    assert "(too few seeds for an interval)" in out and "here are as few as 2." in out
+    assert compare.of_seeds(1) == "1 seed" and compare.of_seeds(2) == "2 seeds"
+
+
+def test_a_band_is_drawn_of_three_seeds_or_more(make_run, tmp_path, monkeypatch):
+    import matplotlib.axes
+
+    drawn = []
+    monkeypatch.setattr(matplotlib.axes.Axes, "fill_between", lambda *_, **how: drawn.append(how["color"]))
+    for group, n in (("a", 2), ("b", 3)):
+        for seed in range(n):
+            make_run(f"runs/{group}{seed}", np.sin(STEPS), seed=seed, gamma=len(group + "b" * n))
+    found = compare.make_groups(compare.read_source(str(tmp_path / "runs")))
+    compare.draw(found, tmp_path / "a.png", "light")
+    assert drawn == [compare.COLOURS["light"][1]]
+    assert np.array(Image.open(tmp_path / "a.png"))[0, 0, :3].tolist() == [255] * 3
+
+
+def test_groups_are_named_by_what_differs():
+    """The script if there are several, and flags of the same script that change what it does."""
+
+    def group(*runs):
+        rows = [["1", "5", "1", "", ""]]
+        runs = [compare.Run(script, flags, i, rows, "", "") for i, (script, flags) in enumerate(runs)]
+        return {env: list(groups) for env, groups in compare.make_groups(runs).items()}
+
+    a, b = {"env_id": "A", "x": "1", "threads": "1"}, {"env_id": "A", "x": "1", "threads": "2"}
+    assert group(("s", a), ("s", b)) == {"A": ["s"]}
+    assert group(("s", a), ("s", b | {"x": "2"})) == {"A": ["x 1", "x 2"]}
+    assert group(("s", a), ("s", b | {"y": "2"})) == {"A": ["default flags", "y 2"]}
+    assert group(("s", a), ("t", b | {"x": "2"})) == {"A": ["s", "t"]}
+    assert group(("s", a), ("t", b), ("t", b | {"x": "2"})) == {"A": ["s", "t, x 1", "t, x 2"]}
+    assert group(("s", a), ("s", b | {"env_id": "B"})) == {"A": ["s"], "B": ["s"]}
+    assert group(("s", a), ("PPO", {})) == {"A": ["s", "PPO"]}  # whose env nobody says
+    flags = compare.parse_flags(["--learning-rate", "1e-3", "--no-norm-adv", "--log-std", "-1", "--compile"])
+    assert flags == {"learning_rate": "1e-3", "norm_adv": "False", "log_std": "-1", "compile": "True"}
+
+
+def test_files_of_cleanrl_and_of_stable_baselines3(tmp_path, run):
+    """CleanRL's are in a folder of a sweep; those of stable-baselines3 say nothing of their flags."""
+    for seed in (1, 2, 3):
+        folder = tmp_path / f"runs/ppo__seed={seed}"
+        with SummaryWriter(folder / "runs/A-v0__ppo__1__123") as writer:
+            writer.add_text(
+                "hyperparameters", f"|param|value|\n|-|-|\n|env_id|A-v0|\n|seed|{seed}|\n|exp_name|x|"
+            )
+            for step in range(1, 301):  # of each episode, as it ends
+                writer.add_scalar("charts/episodic_return", 10 * seed, 10 * step)
+        (folder / "sweep.json").write_text(
+            json.dumps({"script": "cleanrl/ppo.py", "flags": [], "seed": seed})
+        )
+        with SummaryWriter(tmp_path / f"sb3/PPO_{seed}") as writer:
+            for step in range(1, 31):
+                writer.add_scalar("rollout/ep_rew_mean", 5, 100 * step)
+                writer.add_scalar("eval/mean_reward", 6, 100 * step)
+    code, out, _ = run("runs", "sb3")
+    assert code == 0 and {label: row["last 100 training episodes"] for label, row in table(out).items()} == {
+        "ppo": "20.0", "PPO": "5.00"}  # fmt: skip
+    assert list(table(run("theirs=sb3")[1])) == ["theirs"]
+    assert table(run("theirs=sb3", "runs")[1])["theirs"]["seeds"] == "3"
+    assert table(run("sb3")[1])["PPO"]["evaluation"] == "6.00"
+
+
+def test_what_is_written_can_be_read_again(make_run, run, tmp_path):
+    """With its commands; the same runs give the same pictures and tables, byte by byte."""
+    for seed in (1, 2, 3):
+        make_run(f"runs/a{seed}", STEPS**0.5 * seed, 5, seed=seed)
+        make_run(f"runs/b{seed}", 30, 5, seed=seed, gamma=0.5)
+    run("runs")
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    csv = ["A-v0__gamma_0.99.csv", "A-v0__gamma_0.5.csv"]
+    assert set(first) == {*csv, "table.md", "picture_light.png", "picture_dark.png"}
+    assert b"# command: ppo --env-id A-v0 --seed 1 --gamma 0.99" in first[csv[0]]
+    (tmp_path / "keep").mkdir()
+    for name in csv:
+        (tmp_path / "keep" / name).write_bytes(first[name])
+    run(*(f"keep/{name}" for name in csv))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == first
+
+
+@pytest.mark.parametrize(
+    "name, mean, interval",
+    [("hopper_995", "3468", "[3377, 3559]"), ("halfcheetah_std", "5875", "[5579, 6149]")],
+)
+def test_it_says_what_the_page_of_results_says(run, name, mean, interval):
+    assert f"(runs.md#{name})" in (ROOT / "docs/results.md").read_text()
+    [row] = table(run(str(ROOT / f"benchmarks/results/{name}.csv"))[1]).values()
+    assert (row["evaluation"], row["95 % interval"]) == (mean, interval)
+    line = next(x for x in (ROOT / "docs/results.md").read_text().splitlines() if f"(runs.md#{name})" in x)
+    assert f"**{mean}** {interval}" in line
+
+
+def test_mistakes_are_told_in_one_line(make_run, run, tmp_path):
+    for source, mistake in [("gone", "gone is neither a folder"), ("gone.csv", "there is no gone.csv")]:
+        code, _, error = run(source)
+        assert code == 2 and mistake in error and len(error.splitlines()) == 1
+    (tmp_path / "empty").mkdir()
+    assert "no run in there has a return" in run("empty")[2]
+    make_run("runs/a", 1)
+    make_run("runs/b", 1)
+    assert "has seed 1 twice" in run("runs")[2]
+    assert list(table(run("a=runs/a", "b=runs/b")[1])) == ["a", "b"]
