@@ -160,7 +160,7 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # before torch is there
     speed.now, speed.START = time.process_time, 0.0
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,  # skrl may still be logging
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):
