@@ -43,16 +43,15 @@ def clipped(run: dict, num_envs: int = 10) -> tuple[float, float]:
     return sampled, mean
 
 
-def measure(folder: Path) -> dict[int, tuple[float, float]]:
-    """{seed: both shares} of the runs in a folder that are finished."""
+def measure(name: str, runs: Path) -> dict[int, tuple[float, float]]:
+    """{seed: both shares} of a run's seeds that are finished."""
     shares = {}
-    for run_dir in folder.glob("*/"):
-        if run_dir.name.isdigit():  # what was moved aside has a date in its name
-            run = ppo_continuous.load(run_dir)
-            args = run["args"]
-            if run["iteration"] == args.total_timesteps // (args.num_envs * args.num_steps):
-                shares[int(run_dir.name)] = clipped(run)
-    return shares or refuse(f"no finished run in {folder}; benchmarks/learning_curves.py {folder.name}?")
+    for run_dir in runs.glob(f"{name}__seed=*/"):
+        run = ppo_continuous.load(run_dir)
+        args = run["args"]
+        if run["iteration"] == args.total_timesteps // (args.num_envs * args.num_steps):
+            shares[args.seed] = clipped(run)
+    return shares or refuse(f"no finished run in {runs}; benchmarks/learning_curves.py {name}?")
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="runs of benchmarks/runs.toml")
     names, rows = parser.parse_args().names, read_clipped()
     for name in names:
-        rows[name] = rows.get(name, {}) | measure(ROOT / "runs/benchmarks" / name)
+        rows[name] = rows.get(name, {}) | measure(name, ROOT / "runs/benchmarks")
     with CLIPPED.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", "seed", "sampled", "mean"])

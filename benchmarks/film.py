@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 from command_line import ROOT, Parser, refuse
+from learning_curves import command, find, read_table
 from moviepy import VideoFileClip, clips_array
-from results import command, find, read_table
 
 NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
 SECONDS, HEIGHT, FPS = 6, 200, 20
@@ -30,7 +30,7 @@ def call(line: list[str], **env: str) -> None:
 
 def film(name: str, run: dict) -> VideoFileClip:
     """The run's film; it is trained, or goes on, and is filmed, as far as that has not been done."""
-    line, folder = [sys.executable, *command(run)], ROOT / "runs/benchmarks" / name / "1"
+    line, folder = [sys.executable, *command(run)], ROOT / f"runs/benchmarks/{name}__seed=1"
     begun = (folder / "checkpoint.pt").exists()
     where = ["--resume", str(folder)] if begun else ["--seed", "1", "--run-dir", str(folder)]
     call([*line, *where])

@@ -17,11 +17,12 @@ import tempfile
 from types import ModuleType
 
 import numpy as np
-import results
 import torch
 import tyro
-from command_line import ROOT, Parser
-from results import number
+from command_line import ROOT, Parser, compare
+from compare import number
+from learning_curves import csv_path, read_table, title
+from sweep import parse_seeds
 
 sys.path.insert(0, str(ROOT))
 import ppo_discrete  # noqa: E402
@@ -29,11 +30,11 @@ import reinforce_baseline  # noqa: E402
 
 CSV = ROOT / "benchmarks/results/five_fixes.csv"
 PAGE = ROOT / "docs/five_fixes.md"
-RUNS = results.read_table()["runs"]
+RUNS = read_table()["runs"]
 RUNGS = [name for name in RUNS if name.startswith("ladder")]
 ONE_STEP = [name for name in RUNGS if RUNS[name]["script"] == "reinforce_baseline.py"]
 REUSE = [name for name in RUNGS if name not in ONE_STEP]
-SEEDS = results.parse_seeds(RUNS[RUNGS[0]]["seeds"])
+SEEDS = parse_seeds(RUNS[RUNGS[0]]["seeds"])
 LEARNED = 30_000  # steps that a policy has learned for when its noise is measured
 ROLLOUTS = 100  # of them the noise is estimated
 HEAD = "| rung | return of the last 100 episodes, mean ± std | of the whole run | each seed, at the end |"
@@ -176,7 +177,7 @@ def spread(values: np.ndarray) -> str:
 
 def returns(name: str) -> str:
     """Mean and standard deviation over seeds, at the end and of whole runs, and each seed, as three cells."""
-    found = results.read_csv(results.csv_path(name))
+    found = compare.read_csv(csv_path(name))
     finals, whole = np.sort(found.finals(2)), np.nanmean(found.curves()[1], axis=1)
     scale = np.abs(finals).max()
     each = ", ".join(number(value, scale) for value in finals)
@@ -186,7 +187,7 @@ def returns(name: str) -> str:
 
 def rung(name: str) -> str:
     """Its title without the env."""
-    return results.title(RUNS[name]).partition(": ")[2]
+    return title(RUNS[name]).partition(": ")[2]
 
 
 def short(group: str) -> str:
@@ -268,14 +269,14 @@ def draw_measured(theme: dict):
             median = np.median(values, 0)
             axes.plot(steps, median, color=colour, linewidth=1.8, label=rung(name))
         axes.set_xlim(0, steps[-1])
-        axes.set_xticks([0, steps[-1]], ["0", results.count(steps[-1])])
+        axes.set_xticks([0, steps[-1]], ["0", compare.count(steps[-1])])
     middle.set_ylim(0, 102)
     middle.legend(loc="lower left", frameon=False, fontsize=plot.SIZE, labelcolor=theme["ink"])
     right.set_yscale("log")
     right.set_yticks([1, 10, 100], ["1", "10", "100"])
     titles = ("noise of the gradient", "effective samples, %", "largest ratio")
-    for axes, title in zip((left, middle, right), titles, strict=True):
-        axes.set_title(title, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
+    for axes, name in zip((left, middle, right), titles, strict=True):
+        axes.set_title(name, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
         axes.minorticks_off()
     words = "thin line or dot: a seed · thick: their median"
     figure.text(0.06, 0.02, words, color=theme["muted"], size=plot.SIZE)
@@ -311,8 +312,8 @@ def draw_clip(theme: dict):
             colour = theme["other"] if idle else theme["ours"]
             axes.text(x, 0.985, text, color=colour, size=plot.SIZE, ha="center", va="top",
                       transform=axes.get_xaxis_transform())  # fmt: skip
-        title = "A > 0, a good action" if sign > 0 else "A < 0, a bad action"
-        axes.set_title(title, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
+        name = "A > 0, a good action" if sign > 0 else "A < 0, a bad action"
+        axes.set_title(name, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
         axes.set_xlabel("ratio r", color=theme["muted"], size=plot.SIZE, labelpad=1)
     return figure
 

@@ -27,6 +27,8 @@ from pathlib import Path
 
 import speed
 from command_line import ROOT, Parser, refuse
+from learning_curves import PACKAGES
+from sweep import provenance
 
 CSV = ROOT / "benchmarks/results/gpu.csv"
 COLUMNS = ["part", "quantity", "value"]
@@ -230,14 +232,13 @@ def main() -> None:
         run_part(args.part, device, bool(flags))
         return
     import torch
-    from learning_curves import PACKAGES, provenance
 
     if flags and args.csv == CSV:
         refuse("--rehearse takes a --csv of its own")
     if not flags and not torch.cuda.is_available():
         refuse("there is no CUDA here; --rehearse cpu --csv FILE tries all of it")
     start, (_, values) = time.time(), read(args.csv)
-    how = provenance(["*.py"], [*PACKAGES, "stable-baselines3", "transformers"])
+    how = provenance([*PACKAGES, "stable-baselines3", "transformers"])
     how += f", {torch.cuda.get_device_name()}" if device == "cuda" else f", a rehearsal on {device}"
     for name in make_parts(device):
         left = 60 * args.minutes - (time.time() - start)

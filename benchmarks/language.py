@@ -38,6 +38,7 @@ LEARNING = {  # a table: its rows, and what makes them
         "PPO": "variants/ppo_llm.py",
         "GRPO": "variants/grpo.py",
         "GRPO, `--group-size 4`": "variants/grpo.py --group-size 4",
+        "GRPO, `--dtype bfloat16`": "variants/grpo.py --dtype bfloat16",
     },
     "backward": {
         "after the warm start": f"variants/ppo_llm.py {SPELL} {START}",

@@ -5,165 +5,149 @@
     python benchmarks/learning_curves.py cartpole --seeds 1-3 --workers 1
     python benchmarks/learning_curves.py                              # the whole table: days
 
-The table is benchmarks/runs.toml. Each run is the script's own command line in a process of its own, with its
-folder and its log under runs/benchmarks/<name>/. Whatever stopped this program, the same command goes on:
-what is finished is not repeated, what is not is resumed, unless its script has changed since. As soon as a
-seed is finished, its rows are in benchmarks/results/<name>.csv; delete that file to make a run anew. Then
-benchmarks/plot.py makes pictures, and benchmarks/results.py tables.
+The table is benchmarks/runs.toml. tools/sweep.py does the runs, in runs/benchmarks/NAME__seed=N: whatever
+stopped this program, the same command goes on. As soon as a seed is finished, its rows are in
+benchmarks/results/NAME.csv; delete that file to make a run anew. Then benchmarks/plot.py makes pictures, and
+benchmarks/results.py tables.
 """
 
-import argparse
-import fcntl
-import hashlib
+import difflib
 import importlib.metadata
-import json
 import os
-import platform
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import tomllib
 from pathlib import Path
 
-from command_line import ROOT, Parser, refuse
-from results import (
-    TABLE,
-    Results,
-    command,
-    csv_path,
-    find,
-    format_seeds,
-    parse_seeds,
-    read_csv,
-    read_table,
-    write_csv,
-)
+from command_line import ROOT, Parser, compare, refuse, sweep
 
+TABLE = ROOT / "benchmarks/runs.toml"
 PACKAGES = ["torch", "gymnasium", "numpy", "ale-py", "mujoco"]
-POINTS = 100  # of a curve, in the CSV file
-children = set()  # processes to end if this one is
+RUN_KEYS = {
+    "script",
+    "without",
+    "patch",
+    "env",
+    "seeds",
+    "flags",
+    "like",
+    "eval_episodes",
+    "title",
+    "note",
+    "published",
+}
+PUBLISHED_KEYS = {"label", "value", "spread", "seeds", "statistic", "env", "steps", "source"}
+PICTURE_KEYS = {"curves", "finals", "columns", "labels", "note", "alt"}
 
 
-def made(line: list[str]) -> str:
-    """What a run was made with: a command line's."""
-    # Git ignores a script that was changed for a run; the whole one has the same name.
-    scripts = {word for word in line[:2] if word.endswith(".py")} | {Path(line[0]).name}
-    return provenance([*scripts, "benchmarks/*.py", "benchmarks/*.patch"], packages(line))
+# The table of runs
+
+
+def read_table(path: Path = TABLE) -> dict[str, dict]:
+    """{"runs": {name: run}, "pictures": {name: picture}}, each run and picture a dict as in the file.
+
+    A table that begins with `envs` has each run once in each of them, by the name of both.
+    """
+    try:
+        table = {"runs": {}, "pictures": {}} | tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        refuse(f"{path}: {error}")
+    if envs := table.get("envs"):
+        runs = [(name, run | {"env": env}) for env in envs for name, run in table["runs"].items()]
+        table["runs"] = {f"{name}_{run['env'].partition('-')[0].lower()}": run for name, run in runs}
+    for name, run in table["runs"].items():
+        check_keys(f"{path}: run {name}", run, RUN_KEYS, {"script", "env", "seeds"})
+        if not re.fullmatch(r"[\w.-]+", name):
+            refuse(f"{path}: run {name}: a name is made of letters, digits, '_', '-' and '.'")
+        if (run["script"] == "sb3") != ("like" in run):
+            refuse(f'{path}: run {name}: script = "sb3", and no other, takes like = "SCRIPT.py"')
+        sweep.parse_seeds(run["seeds"])
+        for published in run.get("published", []):
+            check_keys(
+                f"{path}: run {name}, published",
+                published,
+                PUBLISHED_KEYS,
+                PUBLISHED_KEYS - {"steps", "spread"},
+            )
+    for name, picture in table["pictures"].items():
+        check_keys(f"{path}: picture {name}", picture, PICTURE_KEYS, {"alt"})
+        for run in sum(runs_of(picture), []):
+            find(table["runs"], run, f"{path}: picture {name}: run")
+        labels = len(picture.get("labels", []))
+        sizes = {1, labels} if "curves" in picture else {labels}
+        if any(len(panel) not in sizes for panel in runs_of(picture)):
+            refuse(f'{path}: picture {name}: several runs in a panel take labels = ["ONE", "OTHER"]')
+        if "curves" in picture and labels > 2:
+            refuse(f"{path}: picture {name}: curves have two colours, not {labels}")
+    return table
+
+
+def runs_of(picture: dict) -> list[list[str]]:
+    """Of each panel of a picture the run, or the runs that are shown together."""
+    panels = picture.get("curves", []) + picture.get("finals", [])
+    return [[panel] if isinstance(panel, str) else panel for panel in panels]
+
+
+def check_keys(where: str, entry: dict, known: set[str], needed: set[str]) -> None:
+    """Refuse an entry of the table that lacks something, or has something unknown."""
+    for key in entry:
+        find(dict.fromkeys(known), key, f"{where}: key")
+    if missing := needed - set(entry):
+        refuse(f"{where} lacks {', '.join(sorted(missing))}")
+
+
+def find(known: dict, name: str, what: str):
+    """known[name], or a line that says which names are close."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        refuse(
+            f"{what} {name} is not known; {f'{close[0]}?' if close else f'there is {chr(44).join(known)}'}"
+        )
+    return known[name]
+
+
+def command(run: dict) -> list[str]:
+    """The command line of a run after `python`, without seed and folder: it says what is trained."""
+    script = [run["script"]]
+    if run["script"] == "sb3":
+        script = ["benchmarks/run_sb3.py", run["like"]]
+    if "without" in run:  # which plan() writes
+        script = [f"runs/without_{run['without']}/{run['script']}"]
+    if "patch" in run:  # this one, too
+        script = [f"runs/{run['patch']}/{run['script']}"]
+    flags = shlex.split(run.get("flags", ""))
+    return [*script, "--env-id", run["env"], *flags, "--eval-episodes", str(run.get("eval_episodes", 100))]
+
+
+def csv_path(name: str, table: Path = TABLE) -> Path:
+    """Where the results of a run are: in the folder results/ beside the table."""
+    return table.parent / "results" / f"{name}.csv"
+
+
+def script_name(run: dict) -> str:
+    """What the reader knows a script by."""
+    if run["script"] == "sb3":
+        peer = "sb3-contrib" if "trpo" in run["like"] else "stable-baselines3"
+        return f"{peer}, as {run['like']}"
+    without, patch = run.get("without"), run.get("patch")
+    change = f" without [{without}]" if without else f", {patch.replace('_', ' ')}" if patch else ""
+    return run["script"] + change
+
+
+def title(run: dict) -> str:
+    return run.get("title", run["env"])
+
+
+# Runs, and their CSV files
 
 
 def packages(line: list[str]) -> list[str]:
     """Those whose versions are told of a run."""
-    peers = ["stable-baselines3", "sb3-contrib"] if line[0] == "benchmarks/run_sb3.py" else []
-    return [*PACKAGES, *peers]
-
-
-def provenance(paths: list[str], packages: list[str]) -> str:
-    """Commit, versions and hardware: what a result may depend on besides its command.
-
-    Of changes that are not committed, those to files that match one of these paths are told.
-    """
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
-    status = [*git, "status", "--porcelain", "-uno", "--", *paths]
-    changes = subprocess.run(status, capture_output=True).stdout
-    commit = f"commit {commit.strip() or 'unknown'}{' with changes' if changes else ''}"
-    cpuinfo = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
-    hardware = f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
-    return ", ".join([commit, f"Python {platform.python_version()}", *versions, hardware])
-
-
-def read_curves(run_dir: Path) -> dict[int, dict[str, float]]:
-    """{steps: {name: value}} of every iteration, from all TensorBoard files of a run, resumed or not."""
-    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-
-    curves = {}
-    for path in run_dir.glob("events.out.tfevents.*"):
-        for event in LegacyEventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                curves.setdefault(event.step, {})[value.tag] = value.simple_value
-    return {steps: curves[steps] for steps in sorted(curves) if "episode_return" in curves[steps]}
-
-
-def write(value: float) -> str:
-    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
-
-
-def make_rows(seed: int, run_dir: Path, evaluation: str) -> list[list[str]]:
-    """The lines of the CSV file for a finished run: about 100 points, and the evaluation beside the last."""
-    curves = read_curves(run_dir)
-    args = json.loads((run_dir / "args.json").read_text())
-    rollout = args["num_envs"] * args["num_steps"]
-    if not curves or list(curves)[-1] != args["total_timesteps"] // rollout * rollout:
-        raise RuntimeError(
-            f"the TensorBoard events in {run_dir} lack the end of the run; delete it to start anew"
-        )
-    returns = [float(episode_return) for episode_return in evaluation.split()]
-    rows = []
-    for steps in list(curves)[:: -max(1, len(curves) // POINTS)][::-1]:  # the last one is always among them
-        episode_return, entropy = (curves[steps].get(name) for name in ("episode_return", "entropy"))
-        entropy = "" if entropy is None else write(entropy)
-        rows.append([str(seed), str(steps), write(episode_return), "", entropy])
-    rows[-1][3] = write(sum(returns) / len(returns))
-    return rows
-
-
-def call(line: list[str], log) -> None:
-    """Run a script with its output in the log; raise if it fails."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    child = subprocess.Popen([sys.executable, *line], cwd=ROOT, env=env, stdout=log, stderr=log)
-    children.add(child)
-    code = child.wait()
-    children.discard(child)
-    if code:
-        log.seek(0)
-        last = (log.read().strip().splitlines() or [""])[-1]
-        raise RuntimeError(f"exit code {code}, {last} (see {log.name})")
-
-
-def train(line: list[str], seed: int, folder: Path) -> tuple[list[list[str]], str]:
-    """Train with one seed, or go on with it -> its rows of the CSV file, and what it was made with."""
-    run_dir = folder / str(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{seed}.log").open("a+") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)  # a run that a killed call has left behind comes to its end first
-        log.seek(0)
-        text = log.read()
-        scripts = b"".join((ROOT / word).read_bytes() for word in line[:2] if word.endswith(".py"))
-        head = {"line": line, "script": hashlib.sha256(scripts).hexdigest()}
-        try:
-            begun = json.loads(text.partition("\n")[0])
-        except json.JSONDecodeError:
-            begun = {}
-        if not head.items() <= begun.items():  # nothing there, or of another script or other flags
-            if (run_dir / "checkpoint.pt").exists():  # of hours, perhaps
-                old = run_dir.rename(f"{run_dir}-{time.strftime('%Y%m%d-%H%M%S')}")
-                print(f"{run_dir} was made by another script, or with other flags: moved to {old.name}")
-            shutil.rmtree(run_dir, ignore_errors=True)
-            begun = head | {"made": made(line)}
-            log.truncate(0)
-            log.write(json.dumps(begun) + "\n")
-            log.flush()
-
-        def evaluation() -> str:
-            log.seek(0)
-            found = re.findall(r"^returns of evaluation:(.*)\nmean return .*\n", log.read(), re.M)
-            return found[-1] if found else ""
-
-        if not evaluation():
-            if (run_dir / "checkpoint.pt").exists():
-                call([*line, "--resume", str(run_dir)], log)
-            else:
-                shutil.rmtree(run_dir, ignore_errors=True)  # killed before there was anything to go on with
-                call([*line, "--seed", str(seed), "--run-dir", str(run_dir)], log)
-        if not evaluation():  # killed between the end of training and that of its evaluation
-            call([*line, "--evaluate", str(run_dir)], log)
-        return make_rows(seed, run_dir, evaluation()), begun["made"]
+    return PACKAGES + ["stable-baselines3", "sb3-contrib"] * (line[0] == "benchmarks/run_sb3.py")
 
 
 def leave_out(tag: str, script: Path, target: Path) -> None:
@@ -188,13 +172,13 @@ def apply_patch(patch: Path, script: Path, target: Path) -> None:
         refuse(f"{patch.name} does not fit {script.name}: {done.stderr}")
 
 
-def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tuple[str, int]]:
-    """Which seeds of which runs are still to do; mistakes are told here, before any work."""
-    jobs = []
+def plan(table: dict, names: list[str], seeds: list[int], path: Path, runs: Path) -> dict[Path, tuple]:
+    """{folder: run, seed} of what is still to do; mistakes are told here, before any work."""
+    jobs, todo = {}, {}
     for name in names:
         run = find(table["runs"], name, "run")
-        how, there = shlex.join(command(run)), read_csv(csv_path(name, path))
-        wanted = seeds or parse_seeds(run["seeds"])
+        line, there = command(run), compare.read_csv(csv_path(name, path))
+        how, wanted = shlex.join(line), seeds or sweep.parse_seeds(run["seeds"])
         missing = [seed for seed in wanted if seed not in there.rows]
         if there.rows and there.command != how and (there.command or missing):
             other = (
@@ -202,59 +186,49 @@ def plan(table: dict, names: list[str], seeds: list[int], path: Path) -> list[tu
             )
             refuse(f"{csv_path(name, path)} {other}; delete it to make it anew, or give the run another name")
         if "without" in run:
-            leave_out(run["without"], ROOT / run["script"], ROOT / command(run)[0])
+            leave_out(run["without"], ROOT / run["script"], ROOT / line[0])
         if "patch" in run:
-            patch = ROOT / f"benchmarks/{run['patch']}.patch"
-            apply_patch(patch, ROOT / run["script"], ROOT / command(run)[0])
-        for script in {command(run)[0], run.get("like", command(run)[0])}:
+            apply_patch(ROOT / f"benchmarks/{run['patch']}.patch", ROOT / run["script"], ROOT / line[0])
+        for script in {line[0], run.get("like", line[0])}:
             if not (ROOT / script).exists():
                 refuse(f"{path}: run {name}: there is no {script}")
-        for package in packages(command(run)) if missing else []:
+        for package in packages(line) if missing else []:
             try:
                 importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
                 refuse(f"run {name}: {package} is not installed; pip install -r benchmarks/requirements.txt")
-        jobs += [(name, seed) for seed in missing]
+        made = sweep.provenance(packages(line))
+        for seed in missing:
+            folder, peer = runs / f"{name}__seed={seed}", run["script"] == "sb3"
+            own = ["--run-dir", str(folder / "run")] if peer else []  # it cannot be resumed
+            jobs[folder] = sweep.make_job(line[0], [*line[1:], *own], seed, not peer, made)
+            todo[folder] = name, seed
         if len(missing) < len(wanted):
-            print(f"{name}: seeds {format_seeds(set(wanted) - set(missing))} are there", flush=True)
-    return jobs
+            print(f"{name}: seeds {compare.format_seeds(set(wanted) - set(missing))} are there", flush=True)
+    sweep.prepare(jobs)
+    return todo
+
+
+def collect(table: dict, todo: dict[Path, tuple], path: Path) -> None:
+    """Write the rows of each run that has been finished into its CSV file; it is not to do any more."""
+    for folder in [folder for folder in todo if sweep.is_finished(folder)]:
+        name, seed = todo.pop(folder)
+        [events] = {file.parent for file in folder.rglob("*tfevents*")}
+        run, there = compare.read_folder(events), compare.read_csv(csv_path(name, path))
+        how = shlex.join(command(table["runs"][name]))
+        made, rows = there.made | {seed: run.made}, there.rows | {seed: run.rows}
+        compare.write_csv(csv_path(name, path), compare.Results(how, made, rows))
+        print(
+            f"{name}, seed {seed}: last 100 episodes {run.rows[-1][2]}, evaluation {run.rows[-1][3]}",
+            flush=True,
+        )
 
 
 def show(table: dict, path: Path) -> None:
     """What the table has, and how many of its seeds are there."""
     for name, run in table["runs"].items():
-        there, wanted = len(read_csv(csv_path(name, path)).rows), len(parse_seeds(run["seeds"]))
+        there, wanted = len(compare.read_csv(csv_path(name, path)).rows), len(sweep.parse_seeds(run["seeds"]))
         print(f"{name:23} {there:3} of {wanted:3} seeds  python {shlex.join(command(run))}")
-
-
-def run_all(table: dict, jobs: list[tuple[str, int]], args: argparse.Namespace) -> bool:
-    """Do all jobs, several at a time, and write the rows of each as it ends -> whether none failed."""
-    failed = False
-    with ThreadPoolExecutor(args.workers) as pool:
-        lines = {name: command(table["runs"][name]) for name, _ in jobs}
-        futures = {
-            pool.submit(train, lines[name], seed, args.runs / name): (name, seed) for name, seed in jobs
-        }
-        try:
-            for number, future in enumerate(as_completed(futures), 1):
-                name, seed = futures[future]
-                where = f"[{number}/{len(jobs)}] {name}, seed {seed}:"
-                try:
-                    rows, how = future.result()
-                except RuntimeError as error:
-                    failed = True
-                    print(f"{where} {error}", file=sys.stderr, flush=True)
-                    continue
-                there = read_csv(csv_path(name, args.table))
-                new = Results(shlex.join(lines[name]), there.made | {seed: how}, there.rows | {seed: rows})
-                write_csv(csv_path(name, args.table), new)
-                print(f"{where} last 100 episodes {rows[-1][2]}, evaluation {rows[-1][3]}", flush=True)
-        except BaseException:  # Ctrl-C, SIGTERM, a full disk: nothing new begins, what runs is ended
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in list(children):
-                child.terminate()
-            raise
-    return not failed
 
 
 def main() -> None:
@@ -267,19 +241,20 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/benchmarks", help="where run folders go")
     parser.add_argument("--list", action="store_true", help="show the table, run nothing")
     args = parser.parse_args()
+    args.table, args.runs = args.table.resolve(), args.runs.resolve()
+    os.chdir(ROOT)  # where the scripts run
     table = read_table(args.table)
     if args.list:
         return show(table, args.table)
     if args.workers < 1:
         refuse(f"--workers {args.workers} is not at least 1")
-    args.runs = args.runs.resolve()
-    seeds = parse_seeds(args.seeds) if args.seeds else []
-    jobs = plan(table, args.names or list(table["runs"]), seeds, args.table)
+    seeds = sweep.parse_seeds(args.seeds) if args.seeds else []
+    todo = plan(table, args.names or list(table["runs"]), seeds, args.table, args.runs)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        raise SystemExit(0 if run_all(table, jobs, args) else 1)
-    except KeyboardInterrupt:
-        raise SystemExit("stopped; the same command goes on") from None
+    collect(table, todo, args.table)
+    failed = sweep.run_all(list(todo), args.workers, lambda: collect(table, todo, args.table))
+    collect(table, todo, args.table)
+    raise SystemExit(1 if failed else 0)
 
 
 if __name__ == "__main__":

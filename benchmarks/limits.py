@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from command_line import ROOT, Parser
-from results import csv_path, number, read_csv, read_table
+from compare import number, read_csv
+from learning_curves import csv_path, read_table
 
 TABLE = ROOT / "benchmarks/limits.toml"
 PAGE = ROOT / "docs/trust_regions.md"

@@ -13,37 +13,19 @@ import textwrap
 
 import matplotlib
 import numpy as np
-from command_line import ROOT, Parser
-from results import (
-    SAME,
-    Results,
-    bootstrap,
-    brief,
-    count,
-    csv_path,
-    find,
-    number,
-    read_csv,
-    read_table,
-    runs_of,
-    script_name,
-    title,
-)
+from command_line import ROOT, Parser, compare
+from compare import SIZE, Results, bootstrap, read_csv
+from learning_curves import csv_path, find, read_table, runs_of, script_name, title
+from results import SAME, brief
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 FOLDER = ROOT / "docs/pictures"
 WIDTH = 8.5  # inches, of 100 pixels on the page
-SIZE = 7.5  # of letters, in points
-THIN = "\u202f"  # a narrow space, between thousands
 THEMES = {
-    "light": dict(
-        page="#ffffff", ink="#1f2328", muted="#656d76", grid="#e4e8ec", ours="#0969da", other="#bc4c00"
-    ),
-    "dark": dict(
-        page="#0d1117", ink="#f0f6fc", muted="#9198a1", grid="#262c34", ours="#58a6ff", other="#f0883e"
-    ),
+    "light": compare.THEMES["light"] | {"ours": "#0969da", "other": "#bc4c00"},
+    "dark": compare.THEMES["dark"] | {"ours": "#58a6ff", "other": "#f0883e"},
 }
 
 
@@ -106,20 +88,6 @@ def fingerprint(picture: dict, shown: list[dict]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def spread(places: list[float], gap: float, limit: float) -> list[float]:
-    """Places of labels in rising order, moved apart to be gap from each other, none above limit."""
-    groups = []  # of labels that touch, each around the mean of their places
-    for place in places:
-        groups.append([place])
-        while len(groups) > 1:
-            below, above = groups[-2:]
-            if np.mean(above) - np.mean(below) >= gap * (len(above) + len(below)) / 2:
-                break
-            groups[-2:] = [below + above]
-    apart = [np.mean(group) + gap * (i - (len(group) - 1) / 2) for group in groups for i in range(len(group))]
-    return [min(place, limit - gap * i) for i, place in enumerate(reversed(apart))][::-1]
-
-
 def seeds(shown: dict) -> str:
     """Whose runs, and how many."""
     runs = len(shown["finals"])
@@ -130,47 +98,18 @@ def seeds(shown: dict) -> str:
     return f"{shown['script'].replace('.py', '')}, {how_many}"
 
 
-def style(axes, shown: dict, theme: dict, grid: str) -> None:
-    """The title, a light grid across one axis, and no box: only what helps to read."""
-    bold = dict(color=theme["ink"], size=SIZE + 2, weight="bold", transform=axes.transAxes)
-    axes.text(0, 1.19 if grid == "y" else 1.06, shown["title"], **bold)
-    axes.set_facecolor(theme["page"])
-    for side in axes.spines.values():
-        side.set_visible(False)
-    axes.grid(axis=grid, color=theme["grid"], linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=theme["muted"], labelsize=SIZE, length=0)
-    axis = axes.yaxis if grid == "y" else axes.xaxis
-    axis.set_major_locator(matplotlib.ticker.MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace("-", "−").replace(",", THIN))
-
-
 def draw_curves(axes, shown: dict, theme: dict) -> None:
     """Curves of all seeds of a run, or of two, their mean and its interval, and the published finals."""
-    ours, other = shown.get("labels", ("ours" if shown["published"] else "mean", ""))
-    lines = [(shown, ours, theme["ours"])]
-    lines += [(each, other, theme["other"]) for each in shown.get("others", [])]
-    labels = []
-    for each, whose, colour in lines:
-        axes.fill_between(each["steps"], each["low"], each["high"], color=colour, alpha=0.25, linewidth=0)
-        axes.plot(each["steps"], each["curves"].T, color=colour, linewidth=0.6, alpha=0.45)
-        axes.plot(each["steps"], each["mean"], color=colour, linewidth=2)
-        labels.append((each["mean"][-1], f"{whose}\n{number(each['mean'][-1])}", colour))
-    for label, value, same in shown["published"]:
-        axes.axhline(value, color=theme["other"], linewidth=1, linestyle=(0, (5, 3) if same else (1, 2)))
-        labels.append((value, label, theme["other"]))
-    style(axes, shown, theme, "y")
-    last = shown["steps"][-1]
-    axes.set_xlim(0, last)
-    axes.set_xticks([0, last / 2, last], ["0", count(last / 2), count(last)])
-    axes.xaxis.get_majorticklabels()[-1].set_ha("right")  # beside it are the names of lines
-    axes.text(0, 1.06, seeds(shown), color=theme["muted"], size=SIZE, transform=axes.transAxes)
-    labels = sorted(labels)
-    low, high = axes.get_ylim()
-    points = axes.get_position().height * axes.figure.get_figheight() * 72
-    centres = spread([(y - low) / (high - low) for y, *_ in labels], 2.7 * SIZE / points, 0.88)
-    for centre, (_, text, colour) in zip(centres, labels, strict=True):
-        axes.text(1.03, centre, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
+    labels = shown.get("labels", ["ours" if shown["published"] else "mean"])
+    parts = ("steps", "curves", "mean", "low", "high")
+    lines = [
+        compare.Line(label, *(each[part] for part in parts))
+        for label, each in zip(labels, [shown, *shown.get("others", [])], strict=True)
+    ]
+    dashes = {True: (0, (5, 3)), False: (0, (1, 2))}
+    others = [(label, value, dashes[same], theme["other"]) for label, value, same in shown["published"]]
+    colours = [theme["ours"], theme["other"]]
+    compare.draw_curves(axes, shown["title"], seeds(shown), lines, theme, colours, others)
 
 
 def draw_finals(axes, shown: dict, theme: dict) -> None:
@@ -184,7 +123,7 @@ def draw_finals(axes, shown: dict, theme: dict) -> None:
         axes.plot([finals.mean()] * 2, [y - 0.4, y + 0.4], color=theme["ours"], linewidth=2)
         interval = each["low"][-1], each["high"][-1]
         axes.fill_betweenx([y - 0.4, y + 0.4], *interval, color=theme["ours"], alpha=0.15, linewidth=0)
-    style(axes, shown, theme, "x")
+    compare.style(axes, shown["title"], theme, "x")
     axes.set_ylim(len(runs) - 0.45, -0.55)
     axes.set_yticks(range(len(runs)), shown["labels"])
 

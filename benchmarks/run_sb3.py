@@ -4,8 +4,8 @@ hyper-parameters, same statistics.
     pip install -r benchmarks/requirements.txt
     python benchmarks/run_sb3.py ppo_discrete.py --env-id CartPole-v1 --seed 2    # the script's own flags
 
-Its run folder has args.json and TensorBoard events like the script's, and the last lines are the returns of
-the evaluation, so that benchmarks/learning_curves.py takes it for one more script. It cannot be resumed.
+Its run folder has args.json and TensorBoard events like the script's, with the return of the evaluation, so
+that benchmarks/learning_curves.py takes it for one more script. It cannot be resumed.
 """
 
 import importlib
@@ -148,8 +148,10 @@ def train(script: str, args, run_dir: Path) -> list[float]:
     rollout = args.num_envs * args.num_steps
     agent = make_peer(script, args, args.seed)
     agent.learn(args.total_timesteps // rollout * rollout, callback=Log())
+    returns = evaluate(script, agent, args)
+    writer.add_scalar("eval_return", sum(returns) / len(returns), agent.num_timesteps)
     writer.close()
-    return evaluate(script, agent, args)
+    return returns
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ from importlib.metadata import PackageNotFoundError
 import run_peers
 import speed
 from command_line import ROOT, Parser
+from learning_curves import PACKAGES
+from sweep import provenance
 
 CSV = ROOT / "benchmarks/results/timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
@@ -135,7 +137,7 @@ def measure_trl(seed: int) -> Iterator[tuple[str, str, float]]:
 
 
 def measure_tensors(seed: int) -> Iterator[tuple[str, str, float]]:
-    """Steps per second of CPU time, seconds of start-up, steps until CartPole is solved (NaN: it is not)."""
+    """Steps per second, seconds of start-up, steps until CartPole is solved (NaN: it is not)."""
     for row, what in TENSORS.items():
         if row.startswith("rejax"):
             found = run("run_rejax.py", what, str(seed), by=["uv", "run", "--no-project"])
@@ -232,8 +234,8 @@ def show_trl(found: Found) -> list[str]:
 
 def show_tensors(found: Found) -> list[str]:
     heads = [
-        "one core",
-        "steps per second of CPU time",
+        "one core, CPU time",
+        "steps per second",
         "start-up",
         "steps until solved",
         "seconds until solved",
@@ -244,9 +246,9 @@ def show_tensors(found: Found) -> list[str]:
         seconds = [start + steps / speed for speed, start, steps in zip(speeds, starts, solved, strict=True)]
         cells = [f"**{statistics.median(speeds):,.0f}** ({min(speeds):,.0f} to {max(speeds):,.0f})"]
         cells.append(f"{statistics.median(starts):.0f} s")
-        cells.append(", ".join(f"{steps / 1e6:.2f}M" for steps in solved))
-        cells.append(", ".join(f"{second:.1f}" for second in seconds))
-        lines.append(f"| {row} | {' | '.join(cells).replace('nan', 'not')} |")
+        cells.append(", ".join(f"{steps / 1000:,.0f}k" for steps in solved))
+        cells.append(", ".join(f"{second:.0f}" for second in seconds))
+        lines.append(f"| {row} | {' | '.join(cells).replace('nank', 'not').replace('nan', 'not')} |")
     return lines
 
 
@@ -302,14 +304,12 @@ def show(table: str) -> str:
 
 def machine(table: str) -> str:
     """Commit, versions and hardware."""
-    from learning_curves import PACKAGES, provenance  # they import results.py, which imports this file
-
     packages = {
         "operations": PACKAGES,
         "cost": ["torch", "transformers"],
         "trl": ["torch", "transformers", "trl"],
     }
-    return provenance(["*.py"], packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
+    return provenance(packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
 
 
 def measure(table: str, how: str) -> None:

@@ -3,9 +3,7 @@
     python docs/site.py                          # writes site/ and opens it
     python docs/site.py --no-open --out FOLDER   # writes FOLDER
 
-A page lies where its file lies: ppo_discrete.py becomes site/ppo_discrete.html, docs/details.md
-site/docs/details.html. Templates, style and JavaScript are in docs/site/.
-If benchmarks/results/ablation.csv exists (tag, env, with, without), notes say what happens without a detail.
+A page lies where its file lies: docs/details.md becomes site/docs/details.html. Templates are in docs/site/.
 """
 
 import argparse
@@ -22,7 +20,6 @@ from functools import cache
 from html import escape, unescape
 from itertools import accumulate, combinations, groupby, pairwise, zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
@@ -36,28 +33,28 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = {  # of tokens, and the letters that the style sheet knows them by; all others stay plain
-    **{String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k"},
-    **{Name.Function: "f", Name.Class: "f", Name.Decorator: "d", Name.Builtin: "b"},
-}
+ABLATION = ROOT / "benchmarks/results/ablation.csv"  # tag, env, with, without: for notes, if it exists
+# Kinds of tokens, and the letters that the style sheet knows them by; all others stay plain.
+KINDS = {String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k", Name.Decorator: "d"}
+KINDS |= {Name.Function: "f", Name.Class: "f", Name.Builtin: "b"}
 TAG = re.compile(r"\b[DEXLG]\d+\b(?=[DEXLG\d, ]*\])")  # in brackets
+BLOCK = ast.stmt, ast.ExceptHandler
 # A statement of train with one of these words in its first line is not the algorithm.
-AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|broken|log|row)\b"
+AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|log|longest)\b"
 PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo"]
 
 
 def highlight(source: str, language: str = "python") -> list[list[tuple[str, str]]]:
     """Lines of (kind, text)."""
-    lines = [[]]
-    for token, text in lex(source, get_lexer_by_name(language or "text", stripnl=False, ensurenl=False)):
+    lines, tokens = [[]], lex(source, get_lexer_by_name(language or "text", stripnl=False, ensurenl=False))
+    for token, text in ((token, part) for token, x in tokens for part in re.split("(\n)", x) if part):
         kind = next((kind for family, kind in KINDS.items() if token in family), "")
-        for i, part in enumerate(text.split("\n")):
-            if i:
-                lines.append([])
-            if part and lines[-1] and lines[-1][-1][0] == kind:
-                part = lines[-1].pop()[1] + part
-            if part:
-                lines[-1].append((kind, part))
+        if text == "\n":
+            lines.append([])
+        elif lines[-1] and lines[-1][-1][0] == kind:
+            lines[-1][-1] = (kind, lines[-1][-1][1] + text)
+        else:
+            lines[-1].append((kind, text))
     return lines
 
 
@@ -75,31 +72,18 @@ def render(line: list[tuple[str, str]], marks=()) -> Markup:
     return Markup(html)
 
 
-class Section(NamedTuple):
-    """Lines of a file: a function, a class, a part of train, or what stands between them."""
-
-    name: str
-    title: str
-    level: int
-    lines: list[tuple[int, str]]
-    runs: list[tuple[bool, list[int]]]  # True: they are not the algorithm
-
-
 class Script:
-    """A file of Python, and what its page shows."""
+    """A file of Python in sections, which are functions, classes, or parts of train."""
 
     def __init__(self, path: Path):
         self.path, self.name, self.stem = str(path.relative_to(ROOT)), path.name, path.stem
-        self.page = self.path.replace(".py", ".html")
-        source = path.read_text()
+        self.page, source = self.path.replace(".py", ".html"), path.read_text()
         tree, self.rows, self.lines = ast.parse(source), source.splitlines(), highlight(source.rstrip("\n"))
-        self.title = first_paragraph(tree) or self.name
-        self.html = [render(line) for line in self.lines]
+        self.title, self.html = first_paragraph(tree) or self.name, [render(line) for line in self.lines]
         comments = ((n, text) for n, line in enumerate(self.lines, 1) for kind, text in line if kind == "c")
         self.tags = {n: tags for n, text in comments if (tags := TAG.findall(text))}  # of each line
         self.crowded = {n for n, following in pairwise(self.tags) if following - n < 9}
-        parent = re.search(rf"git diff --no-index (\S+) {self.path} ", source)
-        self.parent = parent and parent[1]  # its path
+        self.parent = [*re.findall(rf"git diff --no-index (\S+) {self.path} ", source), ""][0]  # its path
         nodes = [node for node in tree.body if hasattr(node, "name")]
         found = [(1, "imports", "Dependencies, imports, constants", 2), (len(self.rows) + 1, "")]
         for node in nodes:
@@ -110,16 +94,21 @@ class Script:
                 found.append((n, "the-rest", row[2:], 2))
             elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|update|log|wrap up)", row):
                 found.append((n, match[1].replace(" ", "-"), "", 3))
-        self.sections, aside = [], set()
-        for x in (x for node in nodes if node.name == "train" for x in ast.walk(node)):
-            if isinstance(x, ast.stmt) and re.search(AROUND, self.rows[x.lineno - 1]):
+        self.sections, aside, around = [], set(), ["imports", "Args", "log", "wrap-up"]
+        blocks = [x for node in nodes if node.name == "train" for x in ast.walk(node) if isinstance(x, BLOCK)]
+        for x in reversed(blocks):  # inner ones first
+            inner = {y.lineno for y in ast.iter_child_nodes(x) if isinstance(y, BLOCK)}
+            if re.search(AROUND, self.rows[x.lineno - 1]) or (inner and inner <= aside):
                 aside |= {*range(x.lineno, x.end_lineno + 1)}
-        for (start, *about), (end, *_) in pairwise(sorted(found)):
-            lines, names = range(start, end), {about[0], *(part.name for part in self.sections)}
-            if "the-rest" in names or about[0] in ("imports", "Args", "log", "wrap-up"):
-                aside |= {*lines}
-            runs = [(key, [*run]) for key, run in groupby(lines, (aside - {*self.tags}).__contains__)]
-            self.sections.append(Section(*about, [(n, self.rows[n - 1]) for n in lines], runs))
+        for (start, name, title, level), (end, *_) in pairwise(sorted(found)):
+            around += [name] * ("the-rest" in [name, *around])
+            numbers = range(start, end)
+            for n in reversed(numbers):
+                if name in around or (n + 1 in aside and self.rows[n - 1].strip().startswith("#")):
+                    aside.add(n)
+            runs = [(key, [*run]) for key, run in groupby(numbers, (aside - {*self.tags}).__contains__)]
+            lines = [(n, self.rows[n - 1]) for n in numbers]
+            self.sections.append(dict(name=name, title=title, level=level, lines=lines, runs=runs))
 
 
 def first_paragraph(node: ast.AST) -> str:
@@ -155,33 +144,37 @@ def marks(old: str, new: str) -> tuple[list, list]:
     return [(a[i], a[k]) for _, i, k, _, _ in changed], [(b[m], b[n]) for *_, m, n in changed]
 
 
-def cells(a: Script, b: Script, old: tuple | None, new: tuple | None, marked: bool) -> list[tuple | None]:
+def cells(a: Script, b: Script, old: tuple | None, new: tuple | None) -> list[tuple | None]:
     """Two lines side by side: their numbers and HTML."""
-    ranges = marks(old[1], new[1]) if marked and old and new else ((), ())
+    ranges = marks(old[1], new[1]) if old and new else ((), ())
     sides = zip((a, b), (old, new), ranges, strict=True)
     return [line and (line[0], render(script.lines[line[0] - 1], marks)) for script, line, marks in sides]
 
 
 def compare(a: Script, b: Script) -> list[dict]:
     """Sections of either file, and in each its blocks of pairs of lines: the same, folded, or changed."""
-    keys = [[re.sub(r"\w+_loss$", "loss", part.name) for part in script.sections] for script in (a, b)]
+    keys = [[re.sub(r"\w+_loss$", "loss", part["name"]) for part in script.sections] for script in (a, b)]
     pairs, found = [], []
     for op, i, k, m, n in opcodes(*keys):
         gone, come = a.sections[i:k], b.sections[m:n]
         alone = [(part, None) for part in gone] + [(None, part) for part in come]
         pairs += zip(gone, come, strict=True) if op == "equal" else alone
     for parts in pairs:
-        (old, new), blocks = (part.lines if part else [] for part in parts), []
+        (old, new), blocks = (part["lines"] if part else [] for part in parts), []
         for op, i, k, m, n in opcodes([text for _, text in old], [text for _, text in new]):
             rows = [*zip(old[i:k], new[m:n], strict=True)] if op == "equal" else align(old[i:k], new[m:n])
-            before, cut = 3 * (i > 0), len(rows) - 3 * (k < len(old))
-            rows = [cells(a, b, *row, marked=op != "equal") for row in rows]
+            rows, before, cut = (
+                [cells(a, b, *row) for row in rows],
+                3 * (i > 0),
+                len(rows) - 3 * (k < len(old)),
+            )
             if op == "equal" and cut - before > 3:
                 blocks += [("same", rows[:before]), ("fold", rows[before:cut]), ("same", rows[cut:])]
             else:
                 blocks.append(("same" if op == "equal" else "change", rows))
-        changes = [row for kind, rows in blocks if kind == "change" for row in rows]
-        counts = [sum(row[side] is not None for row in changes) for side in (0, 1)]
+        counts = [
+            sum(bool(row[i]) for kind, rows in blocks if kind == "change" for row in rows) for i in (0, 1)
+        ]
         found.append(dict(parts=parts, blocks=[block for block in blocks if block[1]], counts=counts))
     return found
 
@@ -211,22 +204,22 @@ class Site:
         scripts = [Script(path) for path in (*ROOT.glob("*.py"), *sorted(ROOT.glob("variants/*.py")))]
         order = self.documents["README.md"]  # of its table; what is not there comes last
         self.scripts = sorted(scripts, key=lambda script: order.find(f"| `{script.path}`") % 10**9)
-        others = (path for folder in ("tests", "benchmarks", "tools") for path in ROOT.glob(f"{folder}/*.py"))
-        self.others = [Script(path) for path in sorted(others)]
+        self.others = [Script(x) for y in ("tests", "benchmarks", "tools") for x in ROOT.glob(f"{y}/*.py")]
         self.pages = {path: path.replace(".md", ".html") for path in self.documents}  # that names lead to
         for script in self.others + self.scripts:
             self.pages |= {script.name: script.page, script.path: script.page}
-            for part in script.sections:
-                self.pages[f"{script.name}::{part.name}"] = f"{script.page}#{part.name}"
-        details, measured = self.documents["docs/details.md"], ROOT / "benchmarks/results/ablation.csv"
-        measured = [*csv.DictReader(measured.open())] if measured.exists() else []
+            names = [part["name"] for part in script.sections]
+            self.pages |= {f"{script.name}::{name}": f"{script.page}#{name}" for name in names}
+        details = self.documents["docs/details.md"]
+        measured = [*csv.DictReader(ABLATION.open())] if ABLATION.exists() else []
         letters = dict(re.findall(r"\*\*(\w)\*\* `([^`]+)`", details))
         self.steps = [step for path in PATH for step in pairwise(path.split())]
         self.notes = defaultdict(list)  # tag -> rows of the table; language models have their own
         for row in re.findall(r"^\| ([DEXLG]\d+) \| (.*) \| (.*) \| ([A-Z ]+) \| (`.*`) \|$", details, re.M):
             note = dict(zip(("tag", "name", "what", "files", "test"), row, strict=True))
             note["files"] = [letters[letter] for letter in note["files"].split()]
-            self.notes[row[0]].append(note | {"without": [x for x in measured if x["tag"] == row[0]]})
+            note["without"] = [x for x in measured if x["tag"] == note["tag"]]
+            self.notes[note["tag"]].append(note)
 
     def note(self, tag: str, script: Script, page: str) -> dict:
         """The row of a tag in a script, as HTML for a page."""
@@ -235,7 +228,6 @@ class Site:
         return row | dict(zip(("what", "test"), html, strict=True))
 
     def pair(self, *scripts: Script) -> str:
-        """The page of their diff."""
         return "diffs/{}--{}.html".format(*(x.stem for x in sorted(scripts, key=self.scripts.index)))
 
     def link(self, html: str, source: str, page: str) -> Markup:
@@ -259,40 +251,42 @@ class Site:
         values |= dict(site=self, page=page, base=relative(".", page) + "/")
         html = self.templates.get_template(template).render(values)  # tags lead to notes, or to the table
         details, notes = relative("docs/details.html", page), {*re.findall(r'id="note-(\w+)"', html)}
-        link = lambda tag: f"#note-{tag[1]}" if tag[1] in notes else f"{details}#{tag[1]}"  # noqa: E731
-        (self.out / page).write_text(re.sub(r"#note-(\w+)", link, html))
+        link = lambda tag: f'"#note-{tag[1]}' if tag[1] in notes else f'"{details}#{tag[1]}'  # noqa: E731
+        (self.out / page).write_text(re.sub(r'"#note-(\w+)', link, html))
 
     def build(self) -> None:
-        shutil.copytree(ROOT / "docs/pictures", self.out / "docs/pictures", dirs_exist_ok=True)
-        shutil.copytree(ROOT / "docs/site/assets", self.out / "assets", dirs_exist_ok=True)
+        for folder in ("docs/pictures", "docs/site/assets", "benchmarks/results"):
+            shutil.copytree(ROOT / folder, self.out / folder, dirs_exist_ok=True)
         for path, text in self.documents.items():
             page = self.pages[path]
             html = str(self.link(PARSER.render(text), path, page))
             for tag in self.notes if path == "docs/details.md" else ():
                 html = html.replace(f"<td>{tag}</td>", f'<td id="{tag}">{tag}</td>', 1)
-            wide = '<div class=wide tabindex=0 role=region aria-label="Table"><table>'
-            html = html.replace("<table>", wide).replace("</table>", "</table></div>")
+            html = html.replace("<table>", '<div class=wide tabindex=0 role=group aria-label="Table"><table>')
+            html = re.sub("<th([^>]*)></th>", r"<td\1></td>", html.replace("</table>", "</table></div>"))
             outline = re.findall(r'<h([123]) id="([^"]*)"[^>]*>(.*?)</h', html)
             title = text_of(outline[0][2])
-            self.titles.append((title, page, text_of(re.search("<p>(.*?)[.:]", html, re.S)[1])))
+            self.titles.append((title, page, text_of(html.partition("</h1>")[2]).partition(". ")[0]))
             self.write(page, "document.html", html=Markup(html), outline=outline, title=title)
             for part in re.split(r"(?=<h[123] id=)", html)[1:]:
                 anchor, heading, text = re.match(r'<h. id="([^"]*)".*?>(.*?)</h.>(.*)', part, re.S).groups()
                 self.index.append((f"{page}#{anchor}", f"{text_of(heading)} - {path}", text_of(text)))
-        for path in [path for path in self.pages.values() if not re.search(r"\.html(#|$)", path)]:
+        for path in [path for path in self.pages.values() if (ROOT / path).is_file()]:
             (self.out / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, self.out / path)
         for script in self.scripts + self.others:
             self.write(script.page, "script.html", script=script, family=script in self.scripts)
-            for part in script.sections:
-                self.index.append((f"{script.page}#{part.name}", f"{part.name} - {script.path}", part.title))
+            for x in script.sections:
+                self.index.append((f"{script.page}#{x['name']}", f"{x['name']} - {script.path}", x["title"]))
         for a, b in combinations(self.scripts, 2):
             self.write(self.pair(a, b), "diff.html", a=a, b=b, sections=compare(a, b))
-        for tag, (row, *_) in self.notes.items():
-            self.index.append((f"docs/details.html#{tag}", f"{tag} {row['name']}", row["what"]))
+        for tag, (x, *_) in self.notes.items():
+            entry = f"docs/details.html#{tag}", f"{tag} {x['name']}", text_of(PARSER.renderInline(x["what"]))
+            self.index.append(entry)
         self.write("index.html", "home.html")
-        index = json.dumps(self.index, ensure_ascii=False, separators=(",", ":"))
-        (self.out / "assets/search-index.js").write_text(f"const INDEX = {index};\n")
+        self.write("figures.html", "figures.html")
+        self.index.append(("figures.html", "Figures to play with", "clip, ratio, GAE, lambda, CartPole"))
+        (self.out / "docs/site/assets/index.js").write_text(f"const INDEX = {json.dumps(self.index)};\n")
 
 
 if __name__ == "__main__":

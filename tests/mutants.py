@@ -34,6 +34,7 @@ GAMES = ATARI + LSTM + DISTRIBUTED
 SCRIPTS = VECTOR + GAMES
 PPO_LLM, GRPO = ("ppo_llm",), ("grpo",)
 LANGUAGE = PPO_LLM + GRPO
+TOOLS = SWEEP, COMPARE, TUNE = ("sweep",), ("compare",), ("tune",)
 ONE_PROCESS = VECTOR + ATARI + LSTM + LANGUAGE
 
 
@@ -298,7 +299,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_operations::test_evaluation_in_a_new_process_is_that_of_training"),
     ("evaluate", "args.eval_episodes or Args.eval_episodes", "args.eval_episodes",
      "test_at_home::test_a_run_without_evaluation_can_be_evaluated", VECTOR),
-    ("film", "except (Exception, SystemExit)", "except Exception",
+    ("film", "except Exception as error:  # no display", "except ValueError as error:  # no display",
      "test_at_home::test_an_env_that_cannot_be_filmed", VECTOR),
     ("fit", ", 10 * longest / T))", "))", "test_operations::test_cuts_are_rare"),
     ("fit", "per_episode\", 0) / 4", "per_episode\", 0)", "test_operations::test_cuts_are_rare", GAMES),
@@ -379,8 +380,19 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("film", "save_video(frames[:-1]", "save_video(frames", "test_atari::test_the_film_is_of_the_game"),
     ("film", "episode == 0", "episode == 1", "test_operations::test_video_is_of_a_whole_episode",
      REINFORCE + DISCRETE + MASKED),
-    ("mistake", "raise SystemExit(2)", "raise SystemExit(1)", "test_mistakes::test_from_the_shell"),
-    ("mistake", "not low <= value <= high", "(value < low or value > high)", "test_mistakes::test_mistake"),
+    ("mistake", "        sys.exit(2)", "        sys.exit(1)", "test_mistakes::test_from_the_shell"),
+    ("mistake", "    except Mistake as mistake", "    except KeyError as mistake",
+     "test_mistakes::test_from_the_shell"),
+    ("mistake", "isinstance(value, str) if text else", "isinstance(value, str) or",
+     "test_mistakes::test_mistake"),
+    ("mistake", 'hasattr(value, "__float__") and ', "", "test_mistakes::test_mistake"),
+    ("hook", "if on_iteration and on_iteration(log[-1]):", "if on_iteration and on_iteration(row):",
+     "test_operations::test_a_hook"),
+    ("hook", "on_iteration(log[-1]):\n            break", "on_iteration(log[-1]):\n            pass",
+     "test_operations::test_a_hook"),
+    ("hook", "on_iteration(log[-1]):\n            break", "on_iteration(log[-1]):\n            pass",
+     "test_llm::test_a_hook", LANGUAGE),
+    ("mistake", "low <= value <= high", "not (value < low or value > high)", "test_mistakes::test_mistake"),
     ("mistake", "B // args.num_minibatches < 2", "False", "test_mistakes::test_mistake"),
     ("mistake", "or np.any(action_space.start)", "", "test_mistakes::test_mistake"),
     ("mistake", "    check(args)\n    T, N", "    T, N", "test_mistakes::test_mistake"),
@@ -720,8 +732,11 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("L1", "(attended.cumsum(1) - 1).clamp(min=0)",
      "torch.arange(attended.shape[1]).expand(attended.shape)", "", LANGUAGE),
     ("L2", "tokens[:, :-1], attended[:, :-1]", "tokens, attended", "", LANGUAGE),
-    ("L3", "output.logits[mask].float() / self.temperature", "output.logits[mask].float()", "", LANGUAGE),
-    ("L3", "logits = logits.float() / self.temperature", "logits = logits.float()", "", LANGUAGE),
+    ("L3", "logits[mask] / self.temperature", "logits[mask]", "", LANGUAGE),
+    ("L3", "logits = logits / self.temperature", "pass", "", LANGUAGE),
+    *(("bfloat16", line, broken, "test_llm::test_bfloat16", LANGUAGE) for line, broken in (
+        ("torch.bfloat16, self.bfloat16", "torch.bfloat16, False"),
+        ("output.logits.float()", "output.logits"))),
     ("L4", "~torch.isin(token, agent.ends)", "(token != agent.pad)", "", LANGUAGE),
     ("L4", "~torch.isin(token, agent.ends)", "~torch.isin(token, agent.ends[:1])", "", LANGUAGE),
     ("L4", "*masks, running]", "*masks, running & ~torch.isin(token, agent.ends)]", "", LANGUAGE),
@@ -777,7 +792,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_llm::test_an_answer_is_right", LANGUAGE),
     ("answers", "spell = agent.tokenizer.convert_ids_to_tokens", "spell = agent.tokenizer.decode",
      "test_llm::test_an_answer_is_right", LANGUAGE),
-    ("models", "if not difference < 0.01:", "if False:", "test_models::test_what_is_sampled", LANGUAGE),
+    ("models", "if not difference < (0.5 if agent.bfloat16 else 0.01):", "if False:",
+     "test_models::test_what_is_sampled", LANGUAGE),
     ("models", "for row in (rows[0], longest)]", "for row in (longest, longest)]",
      "test_models::test_what_is_sampled", LANGUAGE),
     ("models", "    except Exception as error:  # each", "    except KeyError as error:  # each",
@@ -854,12 +870,41 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ) for word, line, broken in mutants),
     ("GSPO", "    rows = len(batch.mask)", "    rows = (1 / batch.lengths).sum() + 1",
      "test_llm::test_mean_of_what", GRPO),
+    # ---- tools
+    ("sweeps", "fcntl.flock(log, fcntl.LOCK_EX)", "pass", "test_sweep::test_killed_ten_times", SWEEP),
+    ("sweeps", 'line += ["--resume", str(folder)]', 'line += ["--run-dir", str(folder)]',
+     "test_sweep::test_killed_ten_times", SWEEP),
+    ("sweeps", "if old[key] != job[key]:", "if False:", "test_sweep::test_a_script_that_has_changed", SWEEP),
+    ("sweeps", "if path.name not in KEPT:", "if False:", "test_sweep::test_a_script_without_folders", SWEEP),
+    ("sweeps", "os.killpg(child.pid, signal.SIGTERM)", "pass",
+     "test_sweep::test_a_script_of_the_family", SWEEP),
+    ("sweeps", "raise SystemExit(1 if failed else 0)", "raise SystemExit(0)",
+     "test_sweep::test_a_run_that_fails", SWEEP),
+    ("sweeps", '[flag if str(value) == "True" else off]', "[flag]", "test_sweep::test_each_point", SWEEP),
+    ("groups", "+ 0.5 * (a[:, None] == b)", "", "test_compare::test_the_probability", COMPARE),
+    ("groups", "cut = len(values) // 4", "cut = 0", "test_results::test_iqm", COMPARE),
+    ("groups", "steps[steps <= min(curve[0][-1] for curve in curves)]", "steps",
+     "test_compare::test_runs_that_go_on", COMPARE),
+    ("groups", "if len(line.curves) > 2:", "if len(line.curves) > 1:", "test_compare::test_a_band", COMPARE),
+    ("groups", 'cells[3] if len(values) > 2 else "–"', "cells[3]", "test_compare::test_two_seeds", COMPARE),
+    ("groups", "not any(np.isnan(group.finals(3)).any()", "not all(np.isnan(group.finals(3)).any()",
+     "test_compare::test_evaluations_count", COMPARE),
+    ("groups", "if key not in ASIDE}", "if True}", "test_compare::test_groups_are_named", COMPARE),
+    ("groups", "np.trapezoid(returns.mean(0), steps) / np.ptp(steps)", "np.trapezoid(returns.mean(0), steps)",
+     "test_compare::test_a_table_by_hand", COMPARE),
+    ("trials", "if trial.should_prune():", "if False:", "test_tune::test_it_finds", TUNE),
+    ("trials", "study.enqueue_trial(old.params)", "pass", "test_tune::test_killed_it_goes_on", TUNE),
+    ("trials", "if total is None or set(seeds) & set(others):", "if total is None:",
+     "test_tune::test_mistakes", TUNE),
+    ("trials", "plan(study.best_params, others,", "plan(study.best_params, seeds,",
+     "test_tune::test_it_finds", TUNE),
 )]
 # fmt: on
 
 
 def file_of(script):
-    return ROOT / f"{script}.py" if (ROOT / f"{script}.py").exists() else ROOT / f"variants/{script}.py"
+    paths = [ROOT / folder / f"{script}.py" for folder in ("", "variants", "tools")]
+    return next(path for path in paths if path.exists())
 
 
 def scripts_of(mutant):
@@ -915,7 +960,7 @@ def survives(case):
 def select(words):
     """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE}
+    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE, *sum(TOOLS, ())}
     tags = {*words} - scripts
     return [
         (mutant, script)
@@ -946,7 +991,7 @@ def main():
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
     words = parser.parse_args().words
-    known = {*SCRIPTS, *TENSOR, *LANGUAGE} | {mutant.subject for mutant in MUTANTS}
+    known = {*SCRIPTS, *TENSOR, *LANGUAGE, *sum(TOOLS, ())} | {mutant.subject for mutant in MUTANTS}
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, 1)

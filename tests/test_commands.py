@@ -11,7 +11,6 @@ from unittest.mock import MagicMock
 import learning_curves
 import mutants
 import pytest
-import results
 import run_sb3
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +52,9 @@ MISTAKES = [
     ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
     ("benchmarks/run_peers.py rllib ppo_discrete", "argument peer: invalid choice: 'rllib'"),
+    ("tools/compare.py nowhere", "nowhere is neither a folder nor a CSV file"),
+    ("tools/sweep.py", "no script is given"),
+    ("tools/tune.py ppo_discrete.py", "no --total-timesteps after --"),
     ("benchmarks/run_sb3.py", "the following arguments are required: SCRIPT"),
     ("benchmarks/run_sb3.py ppo_masked.py", "argument SCRIPT: invalid choice: 'ppo_masked.py'"),
     ("benchmarks/speed.py --script ppo_discrete.py", "there is no script ppo_discrete.py; it is named like"),
@@ -89,9 +91,13 @@ def test_what_is_not_installed_is_told_before_any_work(monkeypatch, tmp_path, ca
     monkeypatch.setattr(learning_curves, "packages", lambda _: ["torch", "nonsense"])
     monkeypatch.setattr(run_sb3, "find_spec", lambda _: None)
     with pytest.raises(SystemExit):
-        learning_curves.plan(results.read_table(), ["cartpole"], [1], tmp_path / "runs.toml")
+        learning_curves.plan(
+            learning_curves.read_table(), ["cartpole"], [1], tmp_path / "runs.toml", tmp_path
+        )
     assert "run cartpole: nonsense is not installed" in capsys.readouterr().err
-    learning_curves.plan(results.read_table(), ["cartpole"], [1], results.TABLE)  # this seed is there
+    learning_curves.plan(
+        learning_curves.read_table(), ["cartpole"], [1], learning_curves.TABLE, tmp_path
+    )  # this seed is there
     with pytest.raises(SystemExit):
         run_sb3.check_peer("ppo_discrete")
     assert "stable_baselines3 is not installed" in capsys.readouterr().err
@@ -103,7 +109,7 @@ def test_mutants_of_a_tag_and_a_script_are_of_both():
         return {mutant.subject for mutant, _ in cases}, {script for _, script in cases}
 
     tags, scripts = chosen()
-    assert len(scripts) == 12 and {"D08", "D23", "G1"} < tags
+    assert len(scripts) == 15 and {"D08", "D23", "G1"} < tags
     assert chosen("D08", "ppo_discrete") == ({"D08"}, {"ppo_discrete"})
     assert chosen("D06", "D08", "grpo", "ppo_llm") == ({"D06", "D08"}, {"grpo", "ppo_llm"})
     assert chosen("D23")[1] == {"ppo_continuous", "ppo_penalty", "trpo"}

@@ -13,7 +13,6 @@ import pytest
 from conftest import ROOT
 from torch.utils.tensorboard import SummaryWriter
 
-sys.path.append(str(ROOT / "tools"))
 sys.path.append(str(ROOT / "benchmarks"))
 import diagnose  # noqa: E402
 import failures  # noqa: E402

@@ -76,27 +76,27 @@ GONE = {  # what the parent has and the fork does without
     grpo: {"compute_gae"},
 }
 LINES = {  # without the block of PEP 723
-    reinforce_baseline: 478,
-    ppo_discrete: 506,
-    ppo_continuous: 552,
-    ppo_atari: 528,
-    ppo_masked: 532,
-    ppo_tensor_envs: 460,
-    ppo_penalty: 564,
-    ppo_atari_lstm: 545,
-    trpo: 589,
-    ppo_llm: 662,
-    grpo: 643,
-    ppo_atari_distributed: 561,
+    reinforce_baseline: 490,
+    ppo_discrete: 518,
+    ppo_continuous: 564,
+    ppo_atari: 540,
+    ppo_masked: 543,
+    ppo_tensor_envs: 473,
+    ppo_penalty: 576,
+    ppo_atari_lstm: 557,
+    trpo: 601,
+    ppo_llm: 682,
+    grpo: 663,
+    ppo_atari_distributed: 573,
 }
-TRAIN_LINES = {  # where it may be longer than 143
-    ppo_atari: 144,
-    ppo_continuous: 156,
-    ppo_masked: 147,
-    ppo_penalty: 159,
-    trpo: 151,
-    ppo_atari_lstm: 147,
-    ppo_atari_distributed: 160,
+TRAIN_LINES = {  # where it may be longer than 148
+    ppo_atari: 149,
+    ppo_continuous: 161,
+    ppo_masked: 152,
+    ppo_penalty: 164,
+    trpo: 156,
+    ppo_atari_lstm: 152,
+    ppo_atari_distributed: 165,
 }
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (60, 32),
@@ -107,7 +107,7 @@ DIFFS = {  # lines added and taken away
     (ppo_atari, ppo_atari_lstm): (50, 33),
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
-    (ppo_llm, grpo): (54, 73),
+    (ppo_llm, grpo): (56, 75),
 }
 
 
@@ -240,7 +240,7 @@ def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
         assert lengths.pop("Agent") <= 80 and lengths.pop("Args") <= 45
-    assert lengths.pop("train") <= TRAIN_LINES.get(module, 143)
+    assert lengths.pop("train") <= TRAIN_LINES.get(module, 148)
     assert max(lengths.values()) <= 36
     source = source_of(module)
     assert len(source[source.index('"""') :].splitlines()) <= LINES[module]

@@ -225,6 +225,21 @@ def test_on_fresh_data_the_ratio_is_one(script, make_args, record, monkeypatch, 
     assert second["ref_kl"] > 0 and calls[1][1][1]["kl"] > 0
 
 
+def test_bfloat16_is_of_the_model_alone(script, make_args, record):
+    """Its products are rounded; weights, losses and the ratio on fresh data are as in float32."""
+    gradients = record(script, "compute_gradients")
+    args = make_args(script, dtype="bfloat16", iterations=1, update_epochs=1, num_minibatches=1)
+    agent, _ = script.train(args)
+    assert {x.dtype for x in agent.parameters()} == {torch.float32}
+    [(_, metrics)] = gradients
+    assert metrics["kl"] < 1e-6 and {x.dtype for x in metrics.values()} == {torch.float32}
+    tokens, attended, _ = script.complete(agent, PROMPTS)
+    rounded = agent.logits(agent.model, tokens, attended, 1)
+    agent.bfloat16 = False
+    difference = (agent.logits(agent.model, tokens, attended, 1) - rounded).abs().max()
+    assert rounded.dtype == torch.float32 and 1e-5 < difference < 0.2
+
+
 def test_the_learner_sees_what_the_sampler_saw(script, positions, monkeypatch):
     """Log-probabilities while sampling with a cache are those of one pass over the finished rows."""
     agent, steps = make_agent(script, temperature=0.7), []
@@ -1023,24 +1038,22 @@ def test_a_loss_that_is_not_finite_is_told_before_it_is_saved(script, make_args)
     assert all(tensor.isfinite().all() for tensor in checkpoint(args.run_dir)["agent"].values())
 
 
-def test_what_cannot_change(script, make_args, capsys):
+def test_what_cannot_change(script, make_args):
     args = make_args(script, iterations=1)
     script.train(args)
     for name, value in dict(model="a", task="sorting", task_config='{"a": 1}', seed=2, num_envs=4).items():
-        with pytest.raises(SystemExit):
+        with pytest.raises(script.Mistake, match=f"--{name.replace('_', '-')} cannot change"):
             script.load(args.run_dir, replace(args, **{name: value}))
-        assert f"--{name.replace('_', '-')} cannot change" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["resume", "evaluate"])
-def test_a_reference_does_not_come_or_go(script, make_args, capsys, folder):
+def test_a_reference_does_not_come_or_go(script, make_args, folder):
     """Its weights would be missing, or too many; of the size of the coefficient nothing depends."""
     args = make_args(script, iterations=1, kl_coef=0.5)
     script.train(args)
     saved = {"run_dir": "", folder: args.run_dir}
-    with pytest.raises(SystemExit):
+    with pytest.raises(script.Mistake, match="--kl-coef 0.0: "):
         script.check(replace(args, **saved, kl_coef=0.0))
-    assert "--kl-coef 0.0: " in capsys.readouterr().err
     script.check(replace(args, **saved, kl_coef=0.1))
 
 
@@ -1075,12 +1088,19 @@ def test_no_distribution_is_kept(script, make_args, monkeypatch):
     assert len(alone) > 20 and all(alone)
 
 
-def test_a_run_that_is_there_is_left_alone(script, make_args, capsys):
+def test_a_hook_may_end_the_run(script, make_args):
+    """The iteration is then saved and evaluated as the last one."""
+    args, rows = make_args(script, iterations=3), []
+    _, log = script.train(args, lambda row: rows.append(row) or len(rows) == 2)
+    assert log == rows and len(log) == 2 and "eval_score" in log[-1]
+    assert checkpoint(args.run_dir)["iteration"] == 2
+
+
+def test_a_run_that_is_there_is_left_alone(script, make_args):
     args = make_args(script, iterations=1)
     script.train(args)
-    with pytest.raises(SystemExit):
+    with pytest.raises(script.Mistake, match=f"{args.run_dir} holds a run, which --resume would continue"):
         script.make_run_dir(args)
-    assert f"{args.run_dir} holds a run, which --resume would continue" in capsys.readouterr().err
 
 
 def test_a_run_that_goes_on_begins_with_a_cut(script, make_args, record):
@@ -1122,14 +1142,12 @@ def test_reward_functions(script, make_args, reward):
         ("one_for_each_token", "--reward scores tokens, but a group"),
     ],
 )
-def test_scores_that_cannot_be(script, make_args, capfd, reward, message):
+def test_scores_that_cannot_be(script, make_args, reward, message):
     if script is ppo_llm and reward == "one_for_each_token":
         return
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(script.Mistake) as mistake:
         script.train(make_args(script, reward=f"test_llm:{reward}"))
-    err = capfd.readouterr().err
-    assert exit.value.code == 2
-    assert err.startswith(f"{name_of(script)}.py: ") and err.count("\n") == 1 and message in err
+    assert message in str(mistake.value) and "\n" not in str(mistake.value)
 
 
 def test_columns_that_only_some_lines_have(script, make_args, tmp_path):
@@ -1311,12 +1329,15 @@ MISTAKES = [
     ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 8"),
     ({"num_minibatches": 8}, "--num-minibatches 8 does not divide 8 into parts of 2+"),
     ({"total_episodes": 7}, "--total-episodes 7 is less than --num-envs 8"),
+    ({"dtype": "float16"}, "--dtype float16 is neither float32 nor bfloat16"),
     ({"temperature": 0.0}, "--temperature 0 leaves nothing to learn from"),
     ({"temperature": math.nan}, "--temperature nan is not between"),
     ({"max_new_tokens": 0}, "--max-new-tokens 0 is not between 1 and"),
     ({"kl_coef": -0.1}, "--kl-coef -0.1 is not between 0 and"),
     ({"learning_rate": math.inf}, "--learning-rate inf is not"),
     ({"sft_steps": -1}, "--sft-steps -1 is not"),
+    ({"model": None}, "--model None is not text"),
+    ({"temperature": "1"}, "--temperature 1 is not between 0 and"),
     ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
 ]
@@ -1331,12 +1352,10 @@ GRPO_MISTAKES = [
 
 def refused(script, args, capfd):
     """What it says, in one line, before it makes a folder."""
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(script.Mistake) as mistake:
         script.train(args)
-    out, err = capfd.readouterr()
-    assert (exit.value.code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"{name_of(script)}.py: ")
-    return err
+    assert capfd.readouterr() == ("", "") and "\n" not in str(mistake.value)
+    return str(mistake.value)
 
 
 @pytest.mark.parametrize(
@@ -1434,9 +1453,7 @@ def test_without_a_network_there_is_one_try(script, make_args, monkeypatch, capf
     monkeypatch.setattr(there, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(script.hub, "get_session", lambda: SimpleNamespace(head=head))
     monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", from_pretrained)
-    assert refused(script, make_args(script, model="who/what"), capfd).endswith(
-        "--model who/what: not here\n"
-    )
+    assert refused(script, make_args(script, model="who/what"), capfd) == "--model who/what: not here"
     assert asked == [there.ENDPOINT] and loaded == [("who/what", error is not None)]
 
 

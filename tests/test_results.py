@@ -1,5 +1,6 @@
 """Results: no number or picture without its CSV file, statistics by hand, runs that go on after a kill."""
 
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -13,6 +14,7 @@ import time
 from dataclasses import replace
 
 import clipped_actions
+import compare
 import gymnasium as gym
 import language
 import learning_curves
@@ -22,6 +24,7 @@ import plot
 import pytest
 import results
 import run_sb3
+import sweep
 import timings
 import torch
 from PIL import Image
@@ -33,7 +36,7 @@ import ppo_continuous
 import ppo_discrete
 from variants import trpo
 
-TABLE = results.read_table()
+TABLE = learning_curves.read_table()
 TINY = '''
 [runs.tiny]
 script = "ppo_discrete.py"
@@ -65,18 +68,16 @@ seeds = "1"
 
 
 def test_pages_are_what_the_csv_files_say():
-    """Also: every run that has results is in docs/runs.md."""
     for page, text in results.pages().items():
         assert text == page.read_text(), f"{page.name} is not up to date: python benchmarks/results.py"
 
 
 def test_a_number_without_its_csv_file_is_found(tmp_path):
     page = tmp_path / "page.md"
-    data = {"cartpole": results.read_csv(results.csv_path("cartpole"))}
+    data = {"cartpole": compare.read_csv(learning_curves.csv_path("cartpole"))}
     shown = {
         "summary cartpole": "| [CartPole-v1](",
         "commands cartpole": "```bash\n# CartPole-v1\npython ppo_discrete.py --env-id CartPole-v1\n```",
-        "runs": "\n## cartpole\n\nCartPole-v1, ppo",
     }
     for marker, row in shown.items():
         text = f"By hand.\n<!-- begin {marker} -->\n| 501.0 |\n<!-- end {marker} -->\n"
@@ -186,30 +187,30 @@ def test_finals_are_shown_of_the_runs_that_are_there():
 
 def test_bootstrap_is_the_distribution_of_resampled_means():
     """Of few values all resamples can be written down."""
-    assert results.bootstrap([0.0, 3.0, 9.0]) == (0, 9)  # three times the same: 1 of 27, more than 2.5 %
-    assert results.bootstrap([7.0, 7.0, 7.0]) == (7, 7)
+    assert compare.bootstrap([0.0, 3.0, 9.0]) == (0, 9)  # three times the same: 1 of 27, more than 2.5 %
+    assert compare.bootstrap([7.0, 7.0, 7.0]) == (7, 7)
     values = [1.0, 2.0, 4.0, 8.0, 16.0]
     means = [np.mean(choice) for choice in itertools.product(values, repeat=5)]
-    np.testing.assert_allclose(results.bootstrap(values), np.quantile(means, [0.025, 0.975]), atol=0.21)
+    np.testing.assert_allclose(compare.bootstrap(values), np.quantile(means, [0.025, 0.975]), atol=0.21)
     curves = np.array([values, values[::-1]]).T
-    low, high = results.bootstrap(curves)
-    assert (low[0], high[0]) == results.bootstrap(values)
+    low, high = compare.bootstrap(curves)
+    assert (low[0], high[0]) == compare.bootstrap(values)
     assert low.shape == high.shape == (2,)
 
 
 def test_iqm_leaves_out_a_quarter_on_either_side():
-    assert results.iqm(np.array([1000, 3, 1, 2])) == 2.5
-    assert results.iqm(np.array([-1000, 5, 6, 7, 8, 3, 4, 9, 1, 1000])) == (3 + 4 + 5 + 6 + 7 + 8) / 6
-    assert results.iqm(np.array([1.0, 2.0, 6.0])) == 3  # too few to leave any out
+    assert compare.iqm(np.array([1000, 3, 1, 2])) == 2.5
+    assert compare.iqm(np.array([-1000, 5, 6, 7, 8, 3, 4, 9, 1, 1000])) == (3 + 4 + 5 + 6 + 7 + 8) / 6
+    assert compare.iqm(np.array([1.0, 2.0, 6.0])) == 3  # too few to leave any out
 
 
 def test_numbers_as_they_are_printed():
-    assert [results.number(x) for x in (2136.4, -83.24, 0.984, 497.5)] == ["2136", "−83.2", "0.98", "497.5"]
-    assert results.number(-2.27, scale=80) == "−2.3"
-    assert [results.count(x) for x in (499_712, 999_424, 99_328, 10e6)] == ["500k", "1M", "100k", "10M"]
-    assert [results.count(x) for x in (1_500_000, 299_008, 500, 12_345)] == ["1.5M", "300k", "500", "12.3k"]
-    assert results.parse_seeds("1-3,7, 9-9") == [1, 2, 3, 7, 9]
-    assert results.format_seeds([7, 1, 2, 3]) == "1-3, 7"
+    assert [compare.number(x) for x in (2136.4, -83.24, 0.984, 497.5)] == ["2136", "−83.2", "0.98", "497.5"]
+    assert compare.number(-2.27, scale=80) == "−2.3"
+    assert [compare.count(x) for x in (499_712, 999_424, 99_328, 10e6)] == ["500k", "1M", "100k", "10M"]
+    assert [compare.count(x) for x in (1_500_000, 299_008, 500, 12_345)] == ["1.5M", "300k", "500", "12.3k"]
+    assert sweep.parse_seeds("1-3,7, 9-9") == [1, 2, 3, 7, 9]
+    assert compare.format_seeds([7, 1, 2, 3]) == "1-3, 7"
 
 
 def test_deviations_are_those_of_the_entropy(monkeypatch, tmp_path):
@@ -220,8 +221,8 @@ def test_deviations_are_those_of_the_entropy(monkeypatch, tmp_path):
     for seed, deviation in ((1, 1.0), (2, 0.25)):
         entropy = Normal(torch.zeros(6), deviation).entropy().sum().item()
         rows[seed] = [[str(seed), "5", "0", "", str(entropy)], [str(seed), "10", "0", "0", str(entropy - 6)]]
-    old = results.Results("", {}, {1: [["1", "5", "0", "0", ""]]})
-    data = {"a": results.Results("", {}, rows), "old": old}
+    old = compare.Results("", {}, {1: [["1", "5", "0", "0", ""]]})
+    data = {"a": compare.Results("", {}, rows), "old": old}
     *head, row = results.deviations(["a", "old"], table, data).splitlines()
     assert len(head) == 2  # an older run has no row
     assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 | – | – |"
@@ -237,15 +238,16 @@ def test_actions_that_are_cut_off_are_counted(tmp_path):
     agent.actor[-1].bias.data = torch.tensor([0.0, -2.0, 0.0])
     torch.nn.init.constant_(agent.log_std, math.log(0.5))
     optimizer = torch.optim.Adam(agent.parameters())
-    for name, iteration in (("7", 488), ("8", 487), ("7-20260101-000000", 488)):
+    for name, iteration in (("x__seed=7", 488), ("x__seed=8", 487), ("y__seed=9", 488)):
         (tmp_path / name).mkdir()
-        ppo_continuous.save(tmp_path / name, args, iteration, agent, optimizer, [])
-    [(seed, (sampled, mean))] = clipped_actions.measure(tmp_path).items()
+        seeded = replace(args, seed=int(name[-1]))
+        ppo_continuous.save(tmp_path / name, seeded, iteration, agent, optimizer, [])
+    [(seed, (sampled, mean))] = clipped_actions.measure("x", tmp_path).items()
     inside = Normal(0.0, 1.0).cdf(torch.tensor(2.0)).item()  # of the side on which the bound is
     assert seed == 7 and mean == pytest.approx(1 / 3)
     assert sampled == pytest.approx((inside + 2 * 2 * (1 - inside)) / 3, abs=0.02)
     with pytest.raises(SystemExit):
-        clipped_actions.measure(tmp_path / "nothing")
+        clipped_actions.measure("nothing", tmp_path)
 
 
 def test_one_seed_is_not_called_seeds():
@@ -254,9 +256,9 @@ def test_one_seed_is_not_called_seeds():
 
 
 def test_labels_do_not_touch():
-    assert plot.spread([0.1, 0.5], 0.2, 1) == [0.1, 0.5]
-    np.testing.assert_allclose(plot.spread([0.5, 0.5, 0.5], 0.2, 1), [0.3, 0.5, 0.7])
-    np.testing.assert_allclose(plot.spread([0.5, 0.9, 0.95], 0.2, 0.97), [0.5, 0.77, 0.97])
+    assert compare.spread([0.1, 0.5], 0.2, 1) == [0.1, 0.5]
+    np.testing.assert_allclose(compare.spread([0.5, 0.5, 0.5], 0.2, 1), [0.3, 0.5, 0.7])
+    np.testing.assert_allclose(compare.spread([0.5, 0.9, 0.95], 0.2, 0.97), [0.5, 0.77, 0.97])
 
 
 def test_csv_files_say_how_they_were_made_or_not(tmp_path):
@@ -266,7 +268,7 @@ def test_csv_files_say_how_they_were_made_or_not(tmp_path):
     path.write_text(
         "seed,steps,episode_return,eval_return\n2,5,nan,\n2,10,2.50,3.00\n1,5,1.00,\n1,10,1.50,2.00\n"
     )
-    old = results.read_csv(path)
+    old = compare.read_csv(path)
     assert (old.command, old.made, list(old.rows)) == ("", {}, [1, 2])
     assert old.finals(2).tolist() == [1.5, 2.5]
     assert old.finals(3).tolist() == [2, 3]
@@ -275,14 +277,14 @@ def test_csv_files_say_how_they_were_made_or_not(tmp_path):
     np.testing.assert_array_equal(curves, [[1, 1.5], [np.nan, 2.5]])
     assert old.rows[2][1] == ["2", "10", "2.50", "3.00", ""]  # nor was there an entropy
     new = old._replace(command="a.py --b", made={1: "commit x, y", 2: "commit x, y"})
-    results.write_csv(path, new)
+    compare.write_csv(path, new)
     assert path.read_text().startswith("# command: a.py --b\n# seeds 1-2: commit x, y\nseed,steps,")
-    assert results.read_csv(path) == new
+    assert compare.read_csv(path) == new
 
 
 def test_no_seed_is_for_search_and_for_report():
     for name, run in TABLE["runs"].items():
-        assert not set(results.parse_seeds(run["seeds"])) & set(range(1001, 2001)), name
+        assert not set(sweep.parse_seeds(run["seeds"])) & set(range(1001, 2001)), name
 
 
 @pytest.mark.parametrize(
@@ -301,8 +303,8 @@ def test_no_seed_is_for_search_and_for_report():
 )
 def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys, flags, mistake):
     (tmp_path / "runs.toml").write_text(TINY + MISTAKEN)
-    done = results.Results("other.py", {1: "x"}, {1: [["1", "2", "3", "4"]]})
-    results.write_csv(tmp_path / "results/done.csv", done)
+    done = compare.Results("other.py", {1: "x"}, {1: [["1", "2", "3", "4"]]})
+    compare.write_csv(tmp_path / "results/done.csv", done)
     monkeypatch.setattr(sys, "argv", ["learning_curves.py", "--table", str(tmp_path / "runs.toml"), *flags])
     with pytest.raises(SystemExit) as error:
         learning_curves.main()
@@ -379,7 +381,7 @@ def test_mistakes_in_the_table_are_told_in_one_line(tmp_path, capsys, entry, mis
     path = tmp_path / "runs.toml"
     path.write_text(f"[runs.new]\n{entry}\n")
     with pytest.raises(SystemExit) as error:
-        results.read_table(path)
+        learning_curves.read_table(path)
     assert error.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert mistake in line
@@ -387,18 +389,22 @@ def test_mistakes_in_the_table_are_told_in_one_line(tmp_path, capsys, entry, mis
 
 def test_a_killed_benchmark_goes_on(tmp_path):
     """kill -9 of everything in the middle of a run; the same command ends with the curve of a whole run."""
-    program, log = results.ROOT / "benchmarks/learning_curves.py", tmp_path / "runs/tiny/3.log"
+    program, folder = results.ROOT / "benchmarks/learning_curves.py", tmp_path / "runs/tiny__seed=3"
     (tmp_path / "runs.toml").write_text(TINY)
 
     def start():
         line = [sys.executable, program, "--table", tmp_path / "runs.toml", "--runs", tmp_path / "runs"]
-        return subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
     killed = start()
-    while not log.exists() or "8,192 steps" not in log.read_text():
+    while not (folder / "log.txt").exists() or "8,192 steps" not in (folder / "log.txt").read_text():
         assert killed.poll() is None
         time.sleep(0.02)
-    os.killpg(killed.pid, signal.SIGKILL)
+    listed = subprocess.run(["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True).stdout
+    mine = [int(line.split()[0]) for line in listed.splitlines() if str(tmp_path) in line]
+    for pid in mine:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     killed.communicate()
     assert not (tmp_path / "results").exists()
     again = start()
@@ -407,43 +413,24 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     )
     _, whole = ppo_discrete.train(ppo_discrete.Args(**flags))
     assert "tiny, seed 3: last 100 episodes" in again.communicate()[0]
-    assert len(list((tmp_path / "runs/tiny/3").glob("events*"))) == 2  # it went on, not back
-    write = learning_curves.write
+    assert len(list(folder.glob("events*"))) == 2  # it went on, not back
+    write = compare.write
     rows = [["3", f"{x['steps']}", write(x["episode_return"]), "", write(x["entropy"])] for x in whole]
     rows[-1][3] = write(whole[-1]["eval_return"])
-    got = results.read_csv(tmp_path / "results/tiny.csv")
+    got = compare.read_csv(tmp_path / "results/tiny.csv")
     assert got.rows == {3: rows}
-    run = results.read_table(tmp_path / "runs.toml")["runs"]["tiny"]
-    assert shlex.split(got.command) == results.command(run)  # as one can paste it
-    assert got.made == {3: json.loads(log.read_text().splitlines()[0])["made"]}
+    run = learning_curves.read_table(tmp_path / "runs.toml")["runs"]["tiny"]
+    assert shlex.split(got.command) == learning_curves.command(run)  # as one can paste it
+    assert got.made == {3: json.loads((folder / "sweep.json").read_text())["made"]}
     assert "seeds 3 are there" in start().communicate()[0]  # and nothing is done twice
 
 
-def test_what_another_script_has_begun_is_kept(tmp_path, monkeypatch, capsys):
-    """It may be hours of work; the run begins anew beside it."""
-    (tmp_path / "3").mkdir()
-    (tmp_path / "3/checkpoint.pt").write_text("hours")
-    (tmp_path / "3.log").write_text('{"line": ["ppo_discrete.py"], "script": "of yesterday"}\n')
-
-    class Begun(Exception):
-        pass
-
-    def call(line, log):
-        raise Begun(line)
-
-    monkeypatch.setattr(learning_curves, "call", call)
-    with pytest.raises(Begun, match=r"'--run-dir', '.*/3'"):
-        learning_curves.train(["ppo_discrete.py"], 3, tmp_path)
-    [old] = tmp_path.glob("3-*/checkpoint.pt")
-    assert old.read_text() == "hours" and not (tmp_path / "3").exists()
-    assert f"moved to {old.parent.name}" in capsys.readouterr().out
-
-
-def test_the_whole_table_can_be_asked_for():
+def test_the_whole_table_can_be_asked_for(monkeypatch, tmp_path):
     """None of its runs is refused, whatever of it is there."""
-    table = results.read_table(results.TABLE)
+    table = learning_curves.read_table(learning_curves.TABLE)
     names = [name for name, run in table["runs"].items() if "patch" not in run]  # which would be applied
-    learning_curves.plan(table, names, [], results.TABLE)
+    monkeypatch.chdir(results.ROOT)
+    learning_curves.plan(table, names, [], learning_curves.TABLE, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -459,9 +446,9 @@ def test_a_peer_is_one_more_script(tmp_path, script, flags):
     flags += " --total-timesteps 2048 --num-minibatches 4 --eval-episodes 2"
     line = ["benchmarks/run_sb3.py", script, *flags.split(), "--run-dir", str(tmp_path / "run")]
     done = subprocess.run([sys.executable, *line], cwd=results.ROOT, stdout=subprocess.PIPE, text=True)
-    *_, evaluation, mean = done.stdout.splitlines()
-    assert evaluation.startswith("returns of evaluation:") and mean.startswith("mean return")
-    assert learning_curves.make_rows(1, tmp_path / "run", evaluation.partition(":")[2])[-1][1] == "2048"
+    mean = float(done.stdout.splitlines()[-1].split()[2])
+    seed, steps, _, evaluation, _ = compare.read_folder(tmp_path / "run").rows[-1]
+    assert (seed, steps) == ("1", "2048") and float(evaluation) == pytest.approx(mean, rel=1e-3)
 
 
 def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
@@ -494,7 +481,7 @@ def test_ways_are_compared_by_the_seeds_that_all_have(tmp_path):
     for name, (unit, seeds) in runs.items():
         assert limits.read_finals(path) == {}
         rows = {seed: [[str(seed), "8", f"{unit * seed}", "7.5"]] for seed in seeds}
-        results.write_csv(results.csv_path(name, path), results.Results("", {}, rows))
+        compare.write_csv(learning_curves.csv_path(name, path), compare.Results("", {}, rows))
     found = {way: {env: list(x) for env, x in envs.items()} for way, envs in limits.read_finals(path).items()}
     assert found == {
         "a": {"A-v0": [4], "B-v0": [1, 2]},
@@ -539,15 +526,15 @@ def test_the_same_game_for_the_peer():
 
 def test_what_is_complete_needs_no_command(tmp_path):
     """Results from before files said how they were made are no obstacle, unless a seed is to be added."""
-    results.write_csv(tmp_path / "results/done.csv", results.Results("", {}, {1: [["1", "2", "3", "4"]]}))
+    compare.write_csv(tmp_path / "results/done.csv", compare.Results("", {}, {1: [["1", "2", "3", "4"]]}))
     table = {"runs": {"done": {"script": "ppo_discrete.py", "env": "A-v0", "seeds": "1"}}}
-    assert learning_curves.plan(table, ["done"], [], tmp_path / "runs.toml") == []
+    assert learning_curves.plan(table, ["done"], [], tmp_path / "runs.toml", tmp_path) == {}
     with pytest.raises(SystemExit):
-        learning_curves.plan(table, ["done"], [1, 2], tmp_path / "runs.toml")
+        learning_curves.plan(table, ["done"], [1, 2], tmp_path / "runs.toml", tmp_path)
 
 
 def test_a_table_of_envs_has_each_run_in_each():
-    runs = results.read_table(limits.TABLE)["runs"]
+    runs = learning_curves.read_table(limits.TABLE)["runs"]
     assert len(runs) == 6 * 7
     assert runs["limit_clip_hopper"]["env"] == "Hopper-v5"
     assert not set(runs) & set(TABLE["runs"])  # their CSV files are in one folder

@@ -1,5 +1,7 @@
 """The reading room (docs/site.py) in a browser: no errors, no dead links, no requests, buttons that work."""
 
+import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -8,10 +10,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import gymnasium as gym
+import numpy as np
 import pytest
+import torch
 from conftest import ROOT, name_of
 from test_family import DIFFS, FAMILY, definitions, rows_of_the_table, tags_of
 
+import ppo_continuous
 import ppo_discrete
 from variants import trpo
 
@@ -22,7 +28,7 @@ SCRIPTS = [*ROOT.glob("*.py"), *ROOT.glob("variants/*.py")]
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "docs/site.py", "--no-open", "--out", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=200)
     return out
 
 
@@ -50,7 +56,7 @@ def page(browser, site):
     page.on(
         "request", lambda x: x.url.startswith((site.as_uri(), "data:")) or wrong.append(f"request: {x.url}")
     )
-    page.set_default_timeout(5000)
+    page.set_default_timeout(20_000)
     page.go = lambda path: page.goto(f"{site.as_uri()}/{path}")
     yield page
     context.close()
@@ -84,7 +90,7 @@ def test_links_and_anchors_lead_somewhere(site):
                 assert target.scheme in ("https", "data"), (path, link)
                 continue
             file = (path.parent / unquote(target.path)).resolve() if target.path else path
-            assert file.is_file() and file.is_relative_to(site), (path, link)
+            assert file.exists() and file.is_relative_to(site), (path, link)
             assert not anchor or anchor in pages[file].ids, (path, link)
 
 
@@ -203,12 +209,13 @@ def test_a_diff_is_of_just_the_lines_that_git_changes(page, parent, child):
     page.go(f"diffs/{name_of(parent)}--{name_of(child)}.html")
     sides = [
         page.eval_on_selector_all(
-            f".change .{side} .l code",
-            "lines => lines.map(x => [+x.previousSibling.textContent, x.textContent])",
+            f".change .{side} pre:not(:empty)",
+            """lines => lines.map(x => [+x.firstChild.textContent,
+                [...x.childNodes].slice(1).map(y => y.textContent).join("")])""",
         )
         for side in ("old", "new")
     ]
-    texts = [Path(module.__file__).read_text().splitlines(keepends=True) for module in (parent, child)]
+    texts = [Path(module.__file__).read_text().splitlines() for module in (parent, child)]
     for side, text in zip(sides, texts, strict=True):
         assert all(text[n - 1] == line for n, line in side)
     old, new = ([n for n, _ in side] for side in sides)
@@ -218,3 +225,201 @@ def test_a_diff_is_of_just_the_lines_that_git_changes(page, parent, child):
     ]
     assert rest[0] == rest[1]
     assert len(new) <= DIFFS[parent, child][0] * 1.2 + 5 and len(old) <= DIFFS[parent, child][1] * 1.2 + 5
+
+
+def test_keyboard_moves_through_a_diff(page):
+    page.go("diffs/ppo_discrete--ppo_continuous.html")
+    changes = page.locator(".change")
+    for key, number in [("n", 1), ("n", 2), ("n", 3), ("p", 2)]:
+        page.keyboard.press(key)
+        assert page.locator("#at").text_content() == f"change {number} of {changes.count()}"
+        assert changes.nth(number - 1).evaluate("x => x === document.activeElement")
+        box = changes.nth(number - 1).bounding_box()
+        assert 0 < box["y"] < 900
+
+
+def test_words_are_marked_and_the_unified_view_has_each_line_once(page):
+    page.go("diffs/ppo_discrete--ppo_continuous.html")
+    cells = """rows => rows.map(x => [x.querySelectorAll("mark").length, x.textContent,
+        [...x.childNodes].slice(1).map(y => y.cloneNode(true)).map(y => {
+            if (y.querySelectorAll) y.querySelectorAll("mark").forEach(z => z.remove());
+            return y.nodeName === "MARK" ? "" : y.textContent }).join("")])"""
+    old, new = (page.eval_on_selector_all(f".change .{side} pre", cells) for side in ("old", "new"))
+    assert len(old) == len(new)
+    both = [(a, b) for a, b in zip(old, new, strict=True) if a[0] and b[0]]
+    assert len(both) > 20
+    for a, b in both:
+        assert a[1] != b[1] and a[2] == b[2]  # without the marked words, they are the same
+    lefts = "x => x.getBoundingClientRect().left"
+    changes = (
+        page.locator(".change")
+        .filter(has=page.locator(".old pre:not(:empty)"))
+        .filter(has=page.locator(".new pre:not(:empty)"))
+    )
+    assert changes.first.locator(".old").evaluate(lefts) < changes.first.locator(".new").evaluate(lefts)
+    page.click("#unified")
+    assert changes.first.locator(".old").evaluate(lefts) == changes.first.locator(".new").evaluate(lefts)
+    assert not page.locator(".same .old").first.is_visible() and page.locator(".same .new").first.is_visible()
+
+
+def test_notes_in_a_diff_are_of_what_it_adds_and_takes_away(page):
+    page.go("diffs/ppo_continuous--trpo.html")
+    notes = page.locator(".note summary").all_text_contents()
+    ours, theirs = {*tags_of(ppo_continuous)}, {*tags_of(trpo)}
+    assert {note.split()[1] for note in notes if note.startswith("New")} == theirs - ours
+    assert {note.split()[1] for note in notes if note.startswith("Gone")} == ours - theirs
+
+
+def test_any_two_files_and_the_path(page):
+    page.go("diffs/ppo_discrete--ppo_continuous.html")
+    page.select_option("#From", "grpo")
+    page.select_option("#to", "reinforce_baseline")
+    page.click("text=Show")
+    page.wait_for_url("**/diffs/reinforce_baseline--grpo.html")
+    page.go("ppo_discrete.html")
+    page.select_option("#other", label="trpo.py")
+    page.click("text=Show")
+    page.wait_for_url("**/diffs/ppo_discrete--trpo.html")
+    page.go("index.html")
+    page.click("#diffs ~ ol a >> nth=0")
+    steps = [page.title().split()[2]]
+    while page.locator("a[rel=next]").count():
+        page.click("a[rel=next] >> nth=0")
+        steps.append(page.title().split()[2])
+    assert steps == ["ppo_discrete.py", "ppo_continuous.py", "trpo.py", "ppo_llm.py", "grpo.py"]
+
+
+@pytest.fixture(scope="module")
+def reading_room():
+    spec = importlib.util.spec_from_file_location("reading_room", ROOT / "docs/site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_note_says_what_was_measured_without_its_detail(reading_room, monkeypatch, tmp_path):
+    (tmp_path / "ablation.csv").write_text("tag,env,with,without\nD08,CartPole-v1,480,210\n")
+    monkeypatch.setattr(reading_room, "ABLATION", tmp_path / "ablation.csv")
+    room = reading_room.Site(tmp_path)
+    script = next(script for script in room.scripts if script.stem == "ppo_discrete")
+    room.write(script.page, "script.html", script=script, family=True)
+    html = (tmp_path / script.page).read_text()
+    assert html.count("480 becomes 210") == 1
+    assert "Without it, CartPole-v1: 480 becomes 210." in html[html.index('id="note-D08"') :]
+
+
+def test_formulas_footnotes_and_anchors(reading_room):
+    """Formulas become MathML, dollars in code stay, and a heading has the anchor that GitHub makes of it."""
+    text = "## Fix 5: the *clip* (again)\n\n$\\frac{a}{b}$, `$HOME`, a note[^1]\n\n$$\nx^2\n$$\n\n[^1]: Yes"
+    html = reading_room.PARSER.render(text)
+    assert html.count("<math") == 2 and "<mfrac>" in html and "<msup>" in html and 'display="block"' in html
+    assert "<code>$HOME</code>" in html
+    assert 'id="fix-5-the-clip-again"' in html
+    assert {f"#{name}" for name in ("fn1", "fnref1")} <= {*re.findall('href="([^"]*)"', html)}
+
+
+def texts(page, selector):
+    return [text.strip().replace("−", "-") for text in page.locator(selector).all_text_contents()]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("ratio", [0.55, 0.9, 1.1, 1.45])
+def test_the_clip_is_that_of_autograd(page, ratio, sign):
+    page.go("figures.html")
+    page.select_option("#sign", str(sign))
+    for epsilon in (0.2, 0.5):
+        page.fill("#ratio", str(ratio))
+        page.fill("#epsilon", str(epsilon))
+        x = torch.tensor(ratio, requires_grad=True)
+        free, cut = x * sign, x.clamp(1 - epsilon, 1 + epsilon) * sign
+        branches = [free, cut, torch.min(free, cut)]
+        expected = [f"{branch.item():.3f}" for branch in branches]
+        slopes = [torch.autograd.grad(branch, x, retain_graph=True)[0].item() for branch in branches]
+        assert texts(page, "#clip-table td:nth-child(2)") == expected
+        assert [float(text) for text in texts(page, "#clip-table td:nth-child(3)")] == slopes
+        assert ("clipped, there is" in page.text_content("#clip-case")) == (slopes[2] == 0)
+
+
+def test_gae_is_that_of_the_scripts(page):
+    page.go("figures.html")
+    rewards, values = np.array([[1.0], [0], [2]]), np.array([[2.0], [1.5], [2.5], [1]])
+    for gamma, lam, end in [(0.99, 0.95, False), (0.9, 0.5, True), (1, 1, False), (0.95, 0, True)]:
+        page.fill("#gamma", str(gamma))
+        page.fill("#lambda", str(lam))
+        page.set_checked("#end", end)
+        following = values[1:] * np.array([[1], [1], [not end]])
+        advantages = ppo_discrete.compute_gae(rewards, values[:3], following, np.zeros((3, 1)), gamma, lam)
+        shown = [float(text) for text in texts(page, "#gae-table td:nth-child(5)") if text]
+        assert shown == pytest.approx(advantages[:, 0].tolist(), abs=1e-3)
+        assert texts(page, "#gae-mean")[0].endswith(f"= {shown[0]:.3f}")
+    page.fill("#r0", "5")
+    assert float(texts(page, "#gae-table td:nth-child(5)")[0]) == pytest.approx(shown[0] + 4, abs=1e-3)
+
+
+def test_ratios_are_those_of_the_run(page):
+    page.go("figures.html")
+    runs = page.evaluate("FIGURES.runs")
+    for run, updates in runs.items():
+        page.select_option("#run", run)
+        for number, update in enumerate(updates):
+            assert len(update["epochs"]) == (4 if run == "4" else 20)
+            assert all(sum(epoch["counts"]) == 512 for epoch in update["epochs"])
+            page.select_option("#iteration", str(number))
+            outside = update["epochs"][-1]["outside"]
+            shown = re.search(r"([\d.]+) % are outside", page.text_content("#ratio-case"))[1]
+            assert float(shown) == pytest.approx(100 * outside, abs=0.051)
+            assert page.locator("#ratio-plot rect").count() == len(update["epochs"][-1]["counts"])
+    clipped, free = (
+        sum(update["epochs"][-1]["outside"] for update in runs[run]) for run in ("20", "unclipped")
+    )
+    assert 0 < clipped < free / 2  # the clip makes them fewer, and holds none back
+
+
+def test_the_cart_is_that_of_gymnasium_and_its_agent_balances(page):
+    page.emulate_media(reduced_motion="reduce")  # else it starts by itself
+    page.go("figures.html")
+    data = page.evaluate("FIGURES.agent")
+    assert data["mean_return"] > 400
+    networks = {}
+    for name in ("actor", "critic"):
+        networks[name] = ppo_discrete.mlp(4, 2 if name == "actor" else 1, 1.0)
+        for layer, (weight, bias) in zip(networks[name][::2], data[name], strict=True):
+            layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
+    env = gym.make("CartPole-v1").unwrapped
+    env.reset(seed=1)
+    for action in [0, 1, 1, 0, 0, 0, 1, 1, 1, 1]:
+        state = [float(x) for x in env.state]
+        policy = networks["actor"](torch.tensor(state)).softmax(0).tolist()
+        assert page.evaluate("policy", state) == pytest.approx(policy, abs=1e-5)
+        value = networks["critic"](torch.tensor(state)).item()
+        assert page.evaluate("x => network(FIGURES.agent.critic, x)[0]", state) == pytest.approx(
+            value, abs=1e-3
+        )
+        env.step(action)
+        moved = page.evaluate("([state, action]) => cartpole(state, action)", [state, action])
+        assert moved == pytest.approx([float(x) for x in env.state], abs=1e-9)
+    survived = page.evaluate(
+        """() => { let total = 0; for (let i = 0; i < 10; i++) {
+            startAgain(); while (!fallen && steps < 500) advance(); total += steps } return total / 10 }"""
+    )
+    assert survived > 300
+    page.click("#reset")
+    page.click("#push-right")
+    assert float(texts(page, "#agent-table td:nth-child(2)")[0]) > 0.4
+    page.click("#step")
+    assert texts(page, "#agent-table td:nth-child(8)") == ["1"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (390, "dark")])
+def test_nothing_is_inaccessible(page, scheme, width):
+    """axe-core finds nothing on a page of each kind."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    options = {"preload": False, "resultTypes": ["violations"]}  # preloading style sheets needs http
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    kinds = ("index", "reinforce_baseline", "diffs/ppo_atari--ppo_atari_lstm", "docs/details", "figures")
+    for path in kinds:
+        page.go(f"{path}.html")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        violations = axe.run(page, options=options).response["violations"]
+        assert not [(x["id"], y["target"], y["failureSummary"]) for x in violations for y in x["nodes"]], path

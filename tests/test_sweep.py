@@ -216,3 +216,34 @@ def test_a_script_of_the_family(tmp_path):
     assert sweep(tmp_path, *flags)[0] == 0
     assert len(list(folder.glob("events*"))) == 2
     assert (folder / "log.txt").read_text().count("mean return") == 1
+
+
+@pytest.mark.slow
+def test_curves_and_pictures_of_a_sweep_that_was_killed(tmp_path):
+    """At random, ten times, with all that it had started: they are those of an undisturbed one."""
+    flags = [str(ROOT / "ppo_discrete.py"), "--seeds", "1-2", "--grid", "learning_rate=1e-3,1e-4", "--"]
+    flags += ["--total-timesteps", "16384", "--num-steps", "1024", "--eval-episodes", "2"]
+    (tmp_path / "whole").mkdir()
+    assert sweep(tmp_path / "whole", *flags)[0] == 0
+    (tmp_path / "killed").mkdir()
+    chance, kills = random.Random(1), 0
+    while kills < 10:
+        process = subprocess.Popen([*SWEEP, *flags], cwd=tmp_path / "killed", stdout=subprocess.DEVNULL)
+        time.sleep(chance.uniform(5, 15))
+        if process.poll() is not None:
+            break
+        listed = subprocess.run(["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True).stdout
+        place = str(tmp_path / "killed")
+        for pid in [process.pid, *(int(x.split()[0]) for x in listed.splitlines() if place in x)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert sweep(tmp_path / "killed", *flags)[0] == 0 and kills
+    outputs = []
+    for name in ("whole", "killed"):
+        line = [sys.executable, str(ROOT / "tools/compare.py"), "runs/sweep"]
+        subprocess.run(line, cwd=tmp_path / name, check=True, stdout=subprocess.DEVNULL)
+        files = (tmp_path / name / "runs/compare").iterdir()
+        outputs.append({path.name: path.read_bytes() for path in files})
+    assert len(outputs[0]) == 5 and outputs[0] == outputs[1]

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["matplotlib==3.11.2", "numpy==2.4.6", "tensorboard==2.21.0"]
+# dependencies = ["matplotlib==3.11.2", "numpy==2.4.6", "tensorboard==2.21.0", "tqdm==4.70.1"]
 # ///
 """Which is better? Runs in groups of seeds, as a picture and a table, with what chance may have done.
 
@@ -12,7 +12,6 @@ It reads runs of every script here, and the TensorBoard files of CleanRL and sta
 be going on. Into --out go pictures for light and for dark pages, the table, and a CSV file for each group.
 """
 
-import argparse
 import csv
 import itertools
 import json
@@ -20,14 +19,13 @@ import math
 import os
 import re
 import shlex
-import sys
 import textwrap
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 from diagnose import read_run
-from sweep import parse_seeds
+from sweep import Parser, parse_seeds, refuse
 
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
 POINTS = 100  # of a curve, in a CSV file
@@ -44,12 +42,6 @@ COLOURS = {  # those that are told apart by most people; beyond them they begin 
     "light": ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#7a5c00", "#00788a", "#656d76"],
     "dark": ["#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#d4b106", "#39c5d6", "#9198a1"],
 }
-
-
-def refuse(mistake: str) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
-    print(f"compare.py: {' '.join(mistake.split())}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 # Statistics of seeds
@@ -203,7 +195,14 @@ def read_folder(folder: Path) -> Run | None:
         [[found.values("eval/episodic_return").mean()]] if found.has("eval/episodic_return") else []
     )
     rows[-1][3] = write(evaluations[0][-1]) if evaluations else ""
-    said = job.get("flags") or [x for key in flags for x in (f"--{key.replace('_', '-')}", flags[key])]
+    env = (
+        ["--env-id", flags["env_id"]] if "env_id" in flags and "--env-id" not in job.get("flags", []) else []
+    )
+    said = (
+        [*env, *job["flags"]]
+        if job
+        else [x for key in flags for x in (f"--{key.replace('_', '-')}", flags[key])]
+    )
     return Run(script, flags, seed, rows, shlex.join([job.get("script", script), *said]), job.get("made", ""))
 
 
@@ -330,9 +329,9 @@ def table(env: str, groups: dict[str, Results], threshold: float | None = None) 
         chance, low, high = improvement(finals[a], finals[b])
         few = min(len(finals[a]), len(finals[b])) < 3
         said = "too few seeds for an interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
-        lines.append(f"A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
+        lines.append(f"- A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
     if not alike:
-        lines.append(f"Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
+        lines.append(f"- Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
     return lines
 
 
@@ -464,14 +463,9 @@ def draw(found: dict[str, dict[str, Results]], path: Path, theme_name: str) -> N
     plt.close(figure)
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        refuse(message)
-
-
 def main() -> None:
     """Read the runs that the command line names, and compare them."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("sources", nargs="+", metavar="[NAME=]PATH", help="a folder of runs, or a CSV file")
     parser.add_argument(
         "--threshold", type=float, help="a return to reach; default: 90 %% of what was gained"
@@ -483,12 +477,12 @@ def main() -> None:
         refuse(f"{args.sources[0]}: no run in there has a return, yet")
     found = make_groups(runs)
     args.out.mkdir(parents=True, exist_ok=True)
-    lines = [line for env in found for line in [*table(env, found[env], args.threshold), ""]]
-    sizes = [len(group.rows) for groups in found.values() for group in groups.values()]
-    if min(sizes) < 10:
-        lines.append(f"Intervals of fewer than ten seeds are too narrow; here are as few as {min(sizes)}.")
-    print(*lines, sep="\n")
-    (args.out / "table.md").write_text("\n".join(lines) + "\n")
+    text = "\n\n".join("\n".join(table(env, groups, args.threshold)) for env, groups in found.items())
+    fewest = min(len(group.rows) for groups in found.values() for group in groups.values())
+    if fewest < 10:
+        text += f"\n- Intervals of fewer than ten seeds are too narrow; here are as few as {fewest}."
+    print(text)
+    (args.out / "table.md").write_text(text + "\n")
     for env, groups in found.items():
         for label, group in groups.items():
             name = re.sub(r"[^\w.-]+", "_", f"{env}__{label}")

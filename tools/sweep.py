@@ -13,6 +13,7 @@ with all that the script prints in log.txt. Finished runs stay. Others are resum
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import itertools
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,7 +39,7 @@ KEPT = ("sweep.json", "log.txt")  # in the folder of a run that begins anew
 
 def refuse(mistake: str) -> NoReturn:
     """Say in one line what is wrong, and exit."""
-    print(f"sweep.py: {' '.join(mistake.split())}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {' '.join(mistake.split())}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -52,12 +54,12 @@ def parse_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def provenance() -> str:
+def provenance(packages: Iterable[str] = ("torch", "gymnasium", "numpy")) -> str:
     """Commit, versions and hardware: what a result may depend on besides its command."""
     git = ["git", "describe", "--always", "--dirty= with changes", "--exclude=*", "--abbrev=12"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     versions = []
-    for package in ("torch", "gymnasium", "numpy"):
+    for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
     cpuinfo = Path("/proc/cpuinfo")
@@ -66,6 +68,7 @@ def provenance() -> str:
     return ", ".join([f"commit {commit}", f"Python {platform.python_version()}", *versions, hardware])
 
 
+@functools.cache
 def flags_of(script: str) -> set[str]:
     """All flags that a script's --help names."""
     line = [sys.executable, script, "--help"]
@@ -89,7 +92,7 @@ def words(script: str, known: set[str], name: str, value: object) -> list[str]:
 def plan(settings: dict) -> list[Path]:
     """Write what each run is into its folder -> the folders; mistakes are told here, before any work."""
     scripts, grid, jobs = settings["scripts"], settings["grid"], {}
-    stems = [Path(script).stem for script in scripts]
+    stems, made = [Path(script).stem for script in scripts], provenance()
     for script, stem in zip(scripts, stems, strict=True):
         if not Path(script).is_file():
             refuse(f"there is no {script}")
@@ -97,30 +100,40 @@ def plan(settings: dict) -> list[Path]:
         if "--seed" not in known:
             refuse(f"{script} has no --seed")
         name = stem if stems.count(stem) == 1 else script
-        text = Path(script).read_bytes()
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
             varied = [word for item in point.items() for word in words(script, known, *item)]
             for seed in settings["seeds"]:
                 differs = "__".join(f"{key}={value}" for key, value in (point | {"seed": seed}).items())
                 folder = Path(settings["out"]) / re.sub(r"[^\w.=,+-]", "-", f"{name}__{differs}")
-                job = {"script": script, "flags": [*settings["flags"], *varied], "seed": seed}
-                job |= {"cwd": str(Path.cwd()), "sha256": hashlib.sha256(text).hexdigest()}
-                job |= {"resumes": {"--run-dir", "--resume"} <= known, "made": provenance()}
-                if jobs.setdefault(folder, job) is not job:
+                if folder in jobs:
                     refuse(f"two runs would be {folder}")
-    for folder, job in jobs.items():  # nothing is written before all is known to be right
+                resumes = {"--run-dir", "--resume"} <= known
+                jobs[folder] = make_job(script, [*settings["flags"], *varied], seed, resumes, made)
+    prepare(jobs)
+    return list(jobs)
+
+
+def make_job(script: str, flags: list[str], seed: int, resumes: bool, made: str) -> dict:
+    """What a run is: all that run() needs to know, and where it comes from."""
+    content = hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    job = {"script": script, "flags": flags, "seed": seed, "resumes": resumes, "cwd": str(Path.cwd())}
+    return job | {"sha256": content, "made": made}
+
+
+def prepare(jobs: dict[Path, dict]) -> None:
+    """Write each job into its folder, unless it is there; refuse if there is another one in a folder."""
+    for folder, job in jobs.items():
         if (folder / "sweep.json").exists():
             old = json.loads((folder / "sweep.json").read_text())
             for key in ("script", "flags", "sha256"):
                 if old[key] != job[key]:
                     was = f"by another version of {job['script']}" if key == "sha256" else f"with {old[key]}"
-                    refuse(f"{folder} was made {was}; take another --out, or delete it")
-    for folder, job in jobs.items():
+                    refuse(f"{folder} was made {was}; take another folder, or delete it")
+    for folder, job in jobs.items():  # nothing is written before all is known to be right
         if not (folder / "sweep.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
             write(folder, job)
-    return list(jobs)
 
 
 def write(folder: Path, job: dict) -> None:
@@ -137,19 +150,12 @@ def is_finished(folder: Path) -> bool:
 def run(folder: Path) -> None:
     """Do one run, or go on with it; a second process that is to do the same waits, and finds it done."""
     with (folder / "log.txt").open("a+") as log:
-        fcntl.flock(
-            log, fcntl.LOCK_EX
-        )  # the script holds it, too: what a killed sweep left behind ends first
+        fcntl.flock(log, fcntl.LOCK_EX)  # scripts hold it, too: what a killed sweep left behind ends first
         if is_finished(folder):
             return
         job = json.loads((folder / "sweep.json").read_text())
-        line = [
-            sys.executable,
-            str(Path(job["cwd"], job["script"])),
-            *job["flags"],
-            "--seed",
-            str(job["seed"]),
-        ]
+        line = [sys.executable, str(Path(job["cwd"], job["script"])), *job["flags"]]
+        line += ["--seed", str(job["seed"])]
         if job["resumes"] and (folder / "checkpoint.pt").exists():
             line += ["--resume", str(folder)]
         else:
@@ -160,10 +166,8 @@ def run(folder: Path) -> None:
         env = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"), "1")
         env["PYTHONPATH"] = os.pathsep.join([job["cwd"], *filter(None, [os.environ.get("PYTHONPATH")])])
         cwd = job["cwd"] if job["resumes"] else folder
-        code = subprocess.run(
-            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, env=env
-        ).returncode
-        if code:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        if code := subprocess.run(line, **streams, cwd=cwd, env=env).returncode:
             log.seek(0)
             last = (log.read().strip().splitlines() or [""])[-1]
             print(f"{folder.name}: exit code {code}, {last[:200]} (see {log.name})", file=sys.stderr)
@@ -184,8 +188,11 @@ def progress(folder: Path) -> float:
         return 0.0
 
 
-def run_all(folders: list[Path], workers: int) -> int:
-    """Do all runs, several at a time -> how many failed; whatever ends this function ends its runs."""
+def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = lambda: False) -> int:
+    """Do all runs, several at a time, or until it is enough -> how many failed.
+
+    Whatever ends this function ends its runs.
+    """
     waiting, running, failed = [folder for folder in folders if not is_finished(folder)], {}, 0
     layout = "{percentage:3.0f}%|{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
     with tqdm(
@@ -206,6 +213,8 @@ def run_all(folders: list[Path], workers: int) -> int:
                         print(f"{folder.name} is finished", flush=True)
                 bar.n = len(folders) - len(waiting) - len(running) + sum(map(progress, running))
                 bar.set_postfix_str(f"{failed} failed" if failed else "")
+                if is_enough():
+                    break
                 time.sleep(0.2)
         finally:
             for child in running.values():
@@ -214,8 +223,19 @@ def run_all(folders: list[Path], workers: int) -> int:
 
 
 class Parser(argparse.ArgumentParser):
+    """Its help is the program's docstring, and a mistake costs one line."""
+
+    def __init__(self, doc: str) -> None:
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
     def error(self, message: str) -> NoReturn:
         refuse(message)
+
+    def parse(self) -> tuple[argparse.Namespace, list[str]]:
+        """The arguments, and what comes after --."""
+        line = [*sys.argv[1:], "--"]
+        flags = line[line.index("--") + 1 : -1]
+        return self.parse_args(line[: line.index("--")]), flags
 
 
 def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
@@ -242,9 +262,7 @@ def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
 
 def main() -> None:
     """Read the command line, and do what it says."""
-    line = sys.argv[1:]
-    line, flags = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("scripts", nargs="*", help="to be run, or a TOML file that names them")
     parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
     parser.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=A,B")
@@ -252,7 +270,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--print", action="store_true", help="write commands, run nothing")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="do the one run that --print has set up")
-    args = parser.parse_args(line)
+    args, flags = parser.parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if args.run:
         if not (args.run / "sweep.json").exists():

@@ -313,8 +313,11 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     return score.tolist()
 
 
-def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
+def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration.
+
+    on_iteration(metrics) is called after each iteration, which is the last one if it returns True.
+    """
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
@@ -447,6 +450,8 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
             shown = ("episode_return", "kl", "gain", "expected_gain", "tries", "explained_variance")
             status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
+        if on_iteration and on_iteration(log[-1]):
+            break
 
     # wrap up
     bar.close()
@@ -469,10 +474,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 # That was the algorithm; from here on: flags, folders, checkpoints, and the command line.
 
 
+class Mistake(ValueError):
+    """What was asked for cannot be done, and why, in one line."""
+
+
 def refuse(mistake: str) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
-    print(f"{Path(__file__).name}: {' '.join(mistake.split())}", file=sys.stderr)
-    raise SystemExit(2)
+    raise Mistake(" ".join(mistake.split()))
 
 
 def check(args: Args) -> None:
@@ -483,8 +490,10 @@ def check(args: Args) -> None:
     for name, value in vars(args).items():
         low, high = int(name in counts), highest.get(name, 10**12)
         low, high = (-20, 20) if name == "log_std_init" else (low, high)
-        if not isinstance(value, str) and not low <= value <= high:  # NaN lies in no range
-            refuse(f"--{name.replace('_', '-')} {value} is not between {low} and {high}")
+        text = isinstance(getattr(Args, name), str)
+        wanted = "text (gymnasium.register gives an env an id)" if text else f"between {low} and {high}"
+        if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
+            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")  # nor is NaN in any range
     B = args.num_steps * args.num_envs
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
@@ -543,7 +552,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         saved = checkpoint["args"] = Args(**checkpoint["args"])
         for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init") if resuming else ():
             if getattr(resuming, name) != getattr(saved, name):
-                refuse(f"--{name.replace('_', '-')} cannot change: {run_dir} has {getattr(saved, name)}")
+                raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
         for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
@@ -564,7 +573,7 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     if args.capture_video:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
-        except (Exception, SystemExit) as error:  # no display or no render_mode, say: no reason to fail
+        except Exception as error:  # no display or no render_mode, say: no reason to fail
             print(f"no video (without a display, try MUJOCO_GL=egl): {error!r}", file=sys.stderr)
     return mean
 
@@ -593,4 +602,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Mistake as mistake:
+        print(f"{Path(__file__).name}: {mistake}", file=sys.stderr)
+        sys.exit(2)

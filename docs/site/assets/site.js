@@ -10,10 +10,11 @@ function find() {
   const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
   results.hidden = !words.length;
   if (results.hidden || typeof INDEX === "undefined") return;
-  const score = ([, title, text]) => {
+  const score = ([page, title, text]) => {
     const [head, body] = [title.toLowerCase(), text.toLowerCase()];
     if (!words.every((word) => head.includes(word) || body.includes(word))) return 0;
-    return words.reduce((sum, word) => sum + 20 * head.startsWith(word) + 10 * head.includes(word) + 1, 0);
+    const weight = page.startsWith("docs/details.html#") ? 20 : page.startsWith("tests/") ? 1 : 9;
+    return words.reduce((sum, word) => sum + 20 * head.startsWith(word) + 10 * head.includes(word), weight);
   };
   const found = INDEX.map((entry) => [score(entry), entry]).filter(([points]) => points);
   found.sort((a, b) => b[0] - a[0]);
@@ -32,7 +33,7 @@ function find() {
 on(field, "focus", () => {
   if ($("#index")) return;
   const script = document.createElement("script");
-  Object.assign(script, { id: "index", src: `${base}assets/search-index.js`, onload: find });
+  Object.assign(script, { id: "index", src: `${base}docs/site/assets/index.js`, onload: find });
   document.head.append(script);
 });
 on(field, "input", find);

@@ -1,0 +1,95 @@
+"""Record what the figures of the reading room show: docs/site/assets/figures-data.js, in some minutes.
+
+    python benchmarks/figures.py
+
+1. A CartPole agent of a few hundred numbers: ppo_discrete.py with 8 units in a layer instead of 64.
+2. The ratios of real updates, as the loss sees them: 4 epochs (the default), 20, and 20 without the clip.
+3. A rollout of one env: rewards, values, and where episodes ended.
+"""
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import nn
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+import ppo_discrete  # noqa: E402
+
+OUT = ROOT / "docs/site/assets/figures-data.js"
+ITERATIONS = [1, 10, 50, 150]  # counted from 1
+EDGES = np.linspace(-1, 1, 41)  # of the histogram of log ratios; what is beyond them is counted at the ends
+
+
+def small_mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
+    """As ppo_discrete.mlp, with 8 units in a layer."""
+    init = ppo_discrete.layer_init
+    body = (init(nn.Linear(in_features, 8)), nn.Tanh(), init(nn.Linear(8, 8)), nn.Tanh())
+    return nn.Sequential(*body, init(nn.Linear(8, out_features), gain))
+
+
+def rounded(x, digits: int = 4):
+    return np.round(np.asarray(x, dtype=float), digits).tolist()
+
+
+def train(**flags) -> tuple:
+    with TemporaryDirectory() as folder:
+        return ppo_discrete.train(ppo_discrete.Args(run_dir=folder, **flags))
+
+
+def record_agent() -> dict:
+    original, ppo_discrete.mlp = ppo_discrete.mlp, small_mlp
+    agent, log = train(learning_rate=1e-3, eval_episodes=100)
+    ppo_discrete.mlp = original
+    networks = {
+        name: [[rounded(layer.weight.tolist()), rounded(layer.bias.tolist())] for layer in network[::2]]
+        for name, network in (("actor", agent.actor), ("critic", agent.critic))
+    }
+    return networks | {"mean_return": log[-1]["eval_return"]}
+
+
+def record_run(epochs: int, clip_coef: float = ppo_discrete.Args.clip_coef) -> tuple[list, dict]:
+    """Histograms of ratios for each of ITERATIONS and each epoch, and the last rollout's first env."""
+    ratios, rollouts = [], []
+    compute_gradients, compute_gae = ppo_discrete.compute_gradients, ppo_discrete.compute_gae
+
+    def watched_gradients(agent, batch, clip_coef, args):
+        with torch.no_grad():
+            ratios.append((agent(batch.obs)[0].log_prob(batch.actions) - batch.logprobs).numpy())
+        return compute_gradients(agent, batch, clip_coef, args)
+
+    def watched_gae(rewards, values, next_values, dones, *args):
+        rollouts.append([x[:, 0].copy() for x in (rewards, values, next_values, dones)])
+        return compute_gae(rewards, values, next_values, dones, *args)
+
+    ppo_discrete.compute_gradients, ppo_discrete.compute_gae = watched_gradients, watched_gae
+    flags = dict(update_epochs=epochs, clip_coef=clip_coef, eval_episodes=0)
+    train(total_timesteps=200 * ppo_discrete.Args.num_steps * ppo_discrete.Args.num_envs, **flags)
+    ppo_discrete.compute_gradients, ppo_discrete.compute_gae = compute_gradients, compute_gae
+    ratios = np.array(ratios).reshape(200, epochs, -1)
+    updates = []
+    for iteration in ITERATIONS:
+        rows = [
+            {
+                "counts": np.histogram(x.clip(-0.999, 0.999), EDGES)[0].tolist(),
+                "range": rounded(np.exp([x.min(), x.max()]), 3),
+                "outside": rounded(np.mean(abs(np.exp(x) - 1) > ppo_discrete.Args.clip_coef)),
+                "kl": rounded(np.mean(np.exp(x) - 1 - x), 5),
+            }
+            for x in ratios[iteration - 1]
+        ]
+        updates.append({"iteration": iteration, "epochs": rows})
+    names = ("rewards", "values", "next_values", "dones")
+    return updates, {name: rounded(x, 3) for name, x in zip(names, rollouts[9], strict=True)}
+
+
+if __name__ == "__main__":
+    updates, rollout = record_run(ppo_discrete.Args.update_epochs)
+    figures = {"agent": record_agent(), "rollout": rollout, "edges": rounded(np.exp(EDGES), 4)}
+    figures["runs"] = {"4": updates, "20": record_run(20)[0], "unclipped": record_run(20, float("inf"))[0]}
+    OUT.write_text(f"const FIGURES = {json.dumps(figures, separators=(',', ':'))};\n")
+    print(f"mean return of the agent: {figures['agent']['mean_return']:g}")

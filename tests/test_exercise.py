@@ -1,0 +1,77 @@
+"""Exercises: each is a mutant, in the order of the page; one is handed out, hinted at, and graded."""
+
+import re
+import sys
+
+import pytest
+from conftest import ROOT
+
+sys.path.append(str(ROOT / "tools"))
+import exercise  # noqa: E402
+
+EXERCISES = exercise.read()
+
+
+def test_each_exercise_is_a_mutant_of_one_line():
+    assert len({(x.script, x.line, x.broken) for x in EXERCISES}) == len(EXERCISES) == 50
+    for x in EXERCISES:
+        assert x.mutant() and x.source.count(x.line) == 1, x.number
+        whole, broken = x.source.splitlines(), x.source.replace(x.line, x.broken).splitlines()
+        assert [n for n, pair in enumerate(zip(whole, broken, strict=True), 1) if len({*pair}) > 1] == [x.at]
+        assert f"def {x.function()}(" in x.source or f"class {x.function()}(" in x.source
+        assert x.hint.endswith((".", "?")) and x.why.endswith(".")
+
+
+def test_the_page_has_the_same_topics():
+    table = re.findall(r"^\| ([\w ]+) \| (\d+) to (\d+) \|", (ROOT / "docs/exercises.md").read_text(), re.M)
+    numbers = {
+        topic: [x.number for x in EXERCISES if x.topic == topic] for topic in (x.topic for x in EXERCISES)
+    }
+    assert [(topic, int(first), int(last)) for topic, first, last in table] == [
+        (topic, min(of_topic), max(of_topic)) for topic, of_topic in numbers.items()
+    ]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["exercise.py", *words, "--folder", str(tmp_path)])
+        exercise.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_one_is_handed_out_and_graded(run, tmp_path):
+    """Number 7: the mistake is there, hints lead to it, the tests fail with it and pass without."""
+    assert "Exercise 7 of 50, advantages" in run("7")
+    path, whole = tmp_path / "07/ppo_discrete.py", (ROOT / "ppo_discrete.py").read_text()
+    assert path.read_text() != whole
+    with pytest.raises(SystemExit) as stopped:
+        run("check")
+    assert stopped.value.code == 1 and not (tmp_path / "07/solved").exists()
+    hints = [run("hint") for _ in range(5)]
+    assert (
+        hints[0].strip().endswith("?")
+        and "compute_gae" in hints[1]
+        and "(1 - dones[t])" not in "".join(hints[:3])
+    )
+    assert f"line {EXERCISES[6].at}." in hints[2] and "(1 - dones[t])" in hints[3] and hints[4] == hints[3]
+    path.write_text(whole)
+    assert "Solved" in run("check")
+    assert "7 solved" in run("--list")
+    assert not any("Exercise 7 of" in run("advantages") for _ in range(9)) and "Exercise 1 of" in run()
+
+
+def test_topics_and_mistakes(run, tmp_path, capsys):
+    for _ in range(5):
+        assert re.search(r"Exercise 1[2-6] of 50", run("time limits"))
+    for words, answer in [(["51"], "no number from 1 to 50"), (["hint", "7"], "hand it out first")]:
+        with pytest.raises(SystemExit):
+            run(*words)
+        assert answer in capsys.readouterr().err
+    for number in range(1, 51):
+        (tmp_path / f"{number:02}").mkdir(exist_ok=True)
+        (tmp_path / f"{number:02}/solved").touch()
+    with pytest.raises(SystemExit, match="All are solved"):
+        run()

@@ -1,0 +1,77 @@
+"""docs/experiments.md: every block of it runs, with smaller numbers, and does what the page says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import compare
+import pytest
+from conftest import ROOT
+
+PAGE = (ROOT / "docs/experiments.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
+SMALLER = {  # each is on the page, or its test fails
+    "--seeds 1-5 -- --total-timesteps 100_000": "--seeds 1-2 -- --total-timesteps 1_024",
+    "--seeds 1-3 --grid": "--seeds 1 --grid",
+    "norm_adv=True,False --out": "norm_adv=False --out",
+    "50_000": "1_024",
+    '["my_ppo.py", "ppo_discrete.py"]': '["my_ppo.py"]',
+    'seeds = "1-5"': 'seeds = "1"',
+    '"--total-timesteps 100_000"': '"--total-timesteps 1_024"',
+    "learning_rate = [3e-4, 1e-3]": "learning_rate = [3e-4]",
+    "--trials 30 --seeds 1001": "--trials 1 --seeds 1001 --report 1",
+    "300_000": "32_768",
+}
+
+
+def test_every_block_of_the_page_runs(tmp_path):
+    """In their order, in one folder, as one would paste them."""
+    for name in ("tools", "docs/recipes"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "ppo_discrete.py", tmp_path)
+    text = PAGE
+    for long, short in SMALLER.items():
+        assert long in text, long
+        text = text.replace(long, short)
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    tables = iter(("sweep.toml", "space.toml"))
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S):
+        if language == "toml":
+            (tmp_path / next(tables)).write_text(block)
+            continue
+        if not shutil.which("parallel"):
+            block = re.sub(r".*\| parallel.*\n", "", block)
+        line = (
+            ["bash", "-euo", "pipefail", "-c", block] if language == "bash" else [sys.executable, "-c", block]
+        )
+        if "onnx" in block:
+            for package in ("onnxscript", "onnxruntime"):
+                pytest.importorskip(package)
+        done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert not done.returncode, f"{block}\n{done.stdout}\n{done.stderr}"
+    assert "SiLU" in (tmp_path / "my_ppo.py").read_text()
+    runs = {path.parent.name for path in tmp_path.glob("runs/sweep/*/checkpoint.pt")}
+    assert runs == {f"{name}__seed={seed}" for name in ("my_ppo", "ppo_discrete") for seed in (1, 2)}
+    table = (tmp_path / "runs/grid_compared/table.md").read_text()
+    assert "| learning_rate 0.0003 | 1 |" in table and "| learning_rate 0.001 | 1 |" in table
+    assert len(list(tmp_path.glob("runs/acrobot/*env_id=Acrobot-v1*/checkpoint.pt"))) == 1
+    assert (tmp_path / "commands.txt").read_text() == ""  # all are done by then
+    assert len(list(tmp_path.glob("runs/tune/found-*/*/checkpoint.pt"))) == 1
+
+
+def test_the_table_on_the_page_is_that_of_its_files(tmp_path, monkeypatch, capsys):
+    files = {"my_ppo": "my_ppo", "ppo_discrete": "ppo_discrete", "CleanRL": "cleanrl"}
+    sources = [f"{name}={ROOT}/benchmarks/results/experiment_{file}.csv" for name, file in files.items()]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *sources, "--out", str(tmp_path)])
+    compare.main()
+    lines = capsys.readouterr().out.splitlines()[:-1]
+    assert len(lines) > 8 and "\n".join(lines).strip() in PAGE
+
+
+def test_the_space_on_the_page_is_one():
+    tables = [tomllib.loads(block) for language, block in BLOCKS if language == "toml"]
+    assert tables[0]["grid"] and tables[1]["learning_rate"]["log"]

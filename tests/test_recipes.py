@@ -1,0 +1,235 @@
+"""docs/recipes: each patch fits its script, runs for a few iterations, and changes what it is for."""
+
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, batch_of
+from gymnasium.spaces import Box, Dict, Discrete
+from torch.distributions import Independent, Normal
+
+import ppo_discrete
+from docs.recipes import self_play
+
+PATCHES = sorted(path.stem for path in (ROOT / "docs/recipes").glob("*.patch"))
+
+
+class Pictures(gym.Env):
+    """A picture of one colour and two numbers; an action is right if it is the colour's number."""
+
+    observation_space = Dict({"image": Box(0, 255, (3, 16, 16), np.uint8), "vector": Box(-1, 1, (2,))})
+    action_space = Discrete(3)
+
+    def look(self):
+        self.colour, image = self.np_random.integers(3), np.zeros((3, 16, 16), np.uint8)
+        image[self.colour] = 255
+        return {"image": image, "vector": np.array([0.25, -0.5], np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.look(), {}
+
+    def step(self, action):
+        reward = float(action == self.colour)
+        return self.look(), reward, True, False, {}
+
+
+gym.register("recipes/Pictures-v0", Pictures)
+
+
+@pytest.fixture
+def load(tmp_path):
+    """load(recipe) -> the module that its patch makes of the script."""
+
+    def make(name, *replaced):
+        patch = ROOT / f"docs/recipes/{name}.patch"
+        script = re.match(r"--- a/(.*)\n", patch.read_text())[1]
+        path = tmp_path / "mine.py"
+        path.write_text((ROOT / script).read_text())
+        done = subprocess.run(["patch", "-F", "0", str(path), str(patch)], capture_output=True, text=True)
+        assert not done.returncode and "offset" not in done.stdout, done.stdout
+        if replaced:
+            assert replaced[0] in path.read_text()
+            path.write_text(path.read_text().replace(*replaced))
+        spec = importlib.util.spec_from_file_location(f"recipe_{name}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return make
+
+
+@pytest.fixture
+def train(tmp_path):
+    """train(module, flags) -> agent, log of four iterations."""
+    number = itertools.count()
+
+    def run(module, on_iteration=None, **flags):
+        continuous = hasattr(module.Args, "log_std_init")
+        small = {"env_id": "Pendulum-v1" if continuous else "CartPole-v1", "num_envs": 2, "num_steps": 256}
+        small |= {"total_timesteps": 2048, "num_minibatches": 4, "eval_episodes": 1}
+        small["run_dir"] = str(tmp_path / f"run{next(number)}")
+        return module.train(module.Args(**small | flags), on_iteration)
+
+    return run
+
+
+@pytest.mark.parametrize("name", [name for name in PATCHES if name != "images_and_vectors"])
+def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
+    _, log = train(load(name))
+    assert len(log) == 4 and np.isfinite([log[-1]["policy_loss"], log[-1]["value_loss"]]).all()
+    assert f"[`{name}.patch`](recipes/{name}.patch)" in (ROOT / "docs/experiments.md").read_text()
+
+
+def make(module, **flags):
+    args = module.Args(**flags)
+    envs = module.make_envs(args, 2)
+    torch.manual_seed(0)
+    return module.Agent(envs), envs
+
+
+def test_another_network(load):
+    agent, _ = make(load("network"))
+    assert agent.actor[0].out_features == 256 and isinstance(agent.critic[1], torch.nn.SiLU)
+
+
+def test_what_tanh_squashes(load):
+    """The env gets actions between its bounds; the entropy is that of the squashed distribution."""
+    script = load("tanh")
+    _, envs = make(script, env_id="Pendulum-v1")
+    np.testing.assert_allclose(envs.func(np.array([0.0, 100.0, -100.0, 0.5])), [0, 2, -2, 2 * np.tanh(0.5)])
+    dist = Independent(Normal(torch.full((200_000, 1), 0.3), 0.8), 1)
+    zeros = batch_of(script, 200_000, actions=torch.zeros(200_000, 1))
+    _, metrics = script.ppo_loss(dist, torch.zeros(200_000), zeros, 0.2, script.Args())
+    x = torch.linspace(-6, 6, 100_001)
+    density = Normal(0.3, 0.8).log_prob(x)
+    expected = -torch.trapezoid(density.exp() * (density - torch.log(1 - torch.tanh(x) ** 2)), x)
+    assert metrics["entropy"].item() == pytest.approx(expected.item(), abs=0.02)
+
+
+def test_beta_actions(load):
+    script = load("beta")
+    agent, envs = make(script, env_id="Pendulum-v1")
+    obs = torch.randn(1000, 3)
+    actions, (dist, _) = agent.act(obs), agent(obs)
+    assert 0 < actions.min() < actions.max() < 1 and dist.log_prob(actions).shape == (1000,)
+    assert agent.act(obs, greedy=True).std() < actions.std() and dist.base_dist.concentration0.min() > 1
+    np.testing.assert_allclose(envs.func(np.array([0.0, 0.5, 1.0])), [-2, 0, 2])
+
+
+def test_rescaled_actions(load):
+    _, envs = make(load("rescale"), env_id="Pendulum-v1")
+    inner = envs.env.envs[0]
+    assert (inner.action_space.low, inner.action_space.high) == (-1, 1)
+    envs.reset(seed=1)
+    inner.step(np.array([0.5], np.float32))
+    assert inner.unwrapped.last_u == 1.0
+
+
+def test_a_second_reward_term(load):
+    """Twice the same action costs nothing, a change of 3 costs 0.9; not across a reset."""
+    env = load("second_reward").Smooth(gym.make("Pendulum-v1"))
+    plain = gym.make("Pendulum-v1")
+    for _ in range(2):
+        env.reset(seed=1), plain.reset(seed=1)
+        for action, cost in ((1.0, 0), (1.0, 0), (-2.0, 0.9)):
+            action = np.array([action], np.float32)
+            assert env.step(action)[1] == pytest.approx(plain.step(action)[1] - cost)
+
+
+def test_wrappers_of_rewards_and_observations(load):
+    _, envs = make(load("wrappers"))
+    obs, _ = envs.reset(seed=1)
+    assert obs.shape == (2, 5)
+    obs, reward, *_ = envs.step(np.zeros(2, int))
+    assert reward.tolist() == [0.1, 0.1] and obs[:, 4].tolist() == [1, 1]
+
+
+def test_the_learning_rate_follows_the_kl(load, train):
+    """It rises where updates are small, and falls where they are large."""
+    script = load("kl_adaptive")
+    rates = [row["learning_rate"] for row in train(script, learning_rate=1e-5, update_epochs=1)[1]]
+    np.testing.assert_allclose(rates, 1e-5 * 1.5 ** np.arange(4))
+    falling = [row["learning_rate"] for row in train(script, learning_rate=9e-3, clip_coef=9.0)[1]]
+    assert falling[1] == pytest.approx(9e-3 / 1.5)
+
+
+def test_the_critic_sees_more(load):
+    agent, _ = make(load("asymmetric_critic"))
+    obs = torch.randn(8, 4)
+    hidden = obs + torch.tensor([0.0, 1.0, 0.0, 1.0])
+    assert torch.equal(agent(obs)[0].base_dist.logits, agent(hidden)[0].base_dist.logits)
+    assert not torch.allclose(agent(obs)[1], agent(hidden)[1])
+
+
+def test_images_and_vectors(load, train):
+    """The network sees the image as it was, and learns from it; the vectors go past the convolutions."""
+    script = load("images_and_vectors")
+    agent, envs = make(script, env_id="recipes/Pictures-v0")
+    obs = torch.as_tensor(envs.reset(seed=3)[0], dtype=torch.float32)
+    seen = []
+    agent.actor[0].body.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    features = agent.actor[0](obs)
+    assert seen[0].amax((2, 3)).argmax(1).tolist() == [env.unwrapped.colour for env in envs.envs]
+    assert seen[0].max() == 1 and features[:, -2:].tolist() == [[0.25, -0.5]] * 2
+    _, log = train(script, env_id="recipes/Pictures-v0", learning_rate=1e-3, total_timesteps=4096)
+    assert log[-1]["episode_return"] > 0.6 > log[0]["episode_return"]
+
+
+def test_early_stopping(load, monkeypatch, tmp_path, capsys):
+    script = load("early_stopping", ">= 475", ">= 1")
+    line = [
+        "mine.py",
+        "--total-timesteps",
+        "4096",
+        "--eval-episodes",
+        "1",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    monkeypatch.setattr(sys, "argv", line)
+    script.main()
+    assert script.load(tmp_path / "run")["iteration"] == 1 and "mean return" in capsys.readouterr().out
+
+
+def test_a_curriculum(load, train):
+    """Gravity rises from 5.8 to 9.8, of the envs that are trained on."""
+    script, seen = load("curriculum"), []
+    original = script.make_envs
+
+    def make_envs(*args):
+        envs = original(*args)
+        envs_made.append(envs)
+        return envs
+
+    envs_made, script.make_envs = [], make_envs
+    train(script, lambda row: seen.append(envs_made[-1].get_attr("gravity")))
+    assert seen == [(9.8 - 4 * remaining,) * 2 for remaining in (1, 0.75, 0.5, 0.25)]
+
+
+def test_self_play(tmp_path, train):
+    """A second round has the first one's policy as its opponent, which sees the board as its own."""
+    env = self_play.TicTacToe()
+    env.reset(seed=0)
+    env.board[:] = [1, 1, 0, -1, -1, 0, 0, 0, 0]
+    assert env.step(2)[1:3] == (1.0, True) and env.reset(seed=0)
+    env.board[:] = [1, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert env.step(0)[1:3] == (-1.0, True)
+    env_id = "docs.recipes.self_play:TicTacToe-v0"
+    agent, _ = train(ppo_discrete, env_id=env_id)
+    kwargs = f'{{"opponents": ["{tmp_path}/run0"]}}'
+    train(ppo_discrete, env_id=env_id, env_kwargs=kwargs)
+    env = self_play.TicTacToe([f"{tmp_path}/run0"])
+    env.reset(seed=0)
+    [policy] = env.policies
+    assert all(map(torch.equal, policy.state_dict().values(), agent.state_dict().values()))
+    env.board[:], seen = [1, 0, 0, 0, 0, 0, 0, 0, 0], []
+    policy.act = lambda obs: seen.append(obs.tolist()) or torch.tensor(4)
+    env.reply()
+    assert seen == [[-1.0] + [0.0] * 8] and env.board[4] == -1
