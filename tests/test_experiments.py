@@ -63,13 +63,21 @@ def test_every_block_of_the_page_runs(tmp_path):
     assert len(list(tmp_path.glob("runs/tune/found-*/*/checkpoint.pt"))) == 1
 
 
-def test_the_table_on_the_page_is_that_of_its_files(tmp_path, monkeypatch, capsys):
-    files = {"my_ppo": "my_ppo", "ppo_discrete": "ppo_discrete", "CleanRL": "cleanrl"}
-    sources = [f"{name}={ROOT}/benchmarks/results/experiment_{file}.csv" for name, file in files.items()]
-    monkeypatch.setattr(sys, "argv", ["compare.py", *sources, "--out", str(tmp_path)])
+@pytest.mark.parametrize(
+    ("files", "flags"),
+    [
+        ({"my_ppo": "experiment_my_ppo", "ppo_discrete": "experiment_ppo_discrete",
+          "CleanRL": "experiment_cleanrl"}, ()),
+        ({"found": "tuned_found", "default": "tuned_default"}, ("--threshold", "200")),
+    ],
+    ids=["example", "search"],
+)  # fmt: skip
+def test_tables_on_the_page_are_those_of_their_files(tmp_path, monkeypatch, capsys, files, flags):
+    sources = [f"{name}={ROOT}/benchmarks/results/{file}.csv" for name, file in files.items()]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *sources, *flags, "--out", str(tmp_path)])
     compare.main()
-    lines = capsys.readouterr().out.splitlines()[:-1]
-    assert len(lines) > 8 and "\n".join(lines).strip() in PAGE
+    table = capsys.readouterr().out.partition("- Intervals")[0].strip()
+    assert len(table.splitlines()) > 5 and table in PAGE
 
 
 def test_the_space_on_the_page_is_one():

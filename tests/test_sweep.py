@@ -220,7 +220,7 @@ def test_a_script_of_the_family(tmp_path):
 
 @pytest.mark.slow
 def test_curves_and_pictures_of_a_sweep_that_was_killed(tmp_path):
-    """At random, ten times, with all that it had started: they are those of an undisturbed one."""
+    """At random, up to ten times, with all that it had started: they are those of an undisturbed one."""
     flags = [str(ROOT / "ppo_discrete.py"), "--seeds", "1-2", "--grid", "learning_rate=1e-3,1e-4", "--"]
     flags += ["--total-timesteps", "16384", "--num-steps", "1024", "--eval-episodes", "2"]
     (tmp_path / "whole").mkdir()

@@ -109,7 +109,7 @@ def main() -> None:
     parser = sweep.Parser(__doc__)
     parser.add_argument("script", help="to be run; flags for all runs come last, after --")
     parser.add_argument("--trials", type=int, default=50, help="of all processes together")
-    parser.add_argument("--seeds", default="1001-1002", help="kept for searching; they run at the same time")
+    parser.add_argument("--seeds", default="1001-1003", help="kept for searching; they run at the same time")
     parser.add_argument(
         "--report", default="1-5", help="other seeds, for the best flags and the default ones"
     )
