@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT
 
 PAGE = (ROOT / "docs/experiments.md").read_text()
+RECIPES = ("ppo_continuous", "tanh", "beta", "rescale", "kl_adaptive")  # that have results
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
 SMALLER = {  # each is on the page, or its test fails
     "--seeds 1-5 -- --total-timesteps 100_000": "--seeds 1 -- --total-timesteps 1_024",
@@ -69,8 +70,9 @@ def test_every_block_of_the_page_runs(tmp_path):
         ({"my_ppo": "experiment_my_ppo", "ppo_discrete": "experiment_ppo_discrete",
           "CleanRL": "experiment_cleanrl"}, ()),
         ({"found": "tuned_found", "default": "tuned_default"}, ("--threshold", "200")),
+        ({name: f"recipe_{name}" for name in RECIPES}, ()),
     ],
-    ids=["example", "search"],
+    ids=["example", "search", "recipes"],
 )  # fmt: skip
 def test_tables_on_the_page_are_those_of_their_files(tmp_path, monkeypatch, capsys, files, flags):
     sources = [f"{name}={ROOT}/benchmarks/results/{file}.csv" for name, file in files.items()]
