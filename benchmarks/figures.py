@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from command_line import Parser
 from torch import nn
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +89,7 @@ def record_run(epochs: int, clip_coef: float = ppo_discrete.Args.clip_coef) -> t
 
 
 if __name__ == "__main__":
+    Parser(__doc__).parse_args()
     updates, rollout = record_run(ppo_discrete.Args.update_epochs)
     figures = {"agent": record_agent(), "rollout": rollout, "edges": rounded(np.exp(EDGES), 4)}
     figures["runs"] = {"4": updates, "20": record_run(20)[0], "unclipped": record_run(20, float("inf"))[0]}
