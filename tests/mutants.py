@@ -901,6 +901,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("groups", "np.trapezoid(returns.mean(0), steps) / np.ptp(steps)", "np.trapezoid(returns.mean(0), steps)",
      "test_compare::test_a_table_by_hand", COMPARE),
     ("trials", "if trial.should_prune():", "if False:", "test_tune::test_it_finds", TUNE),
+    ("trials", 'f"{x:.4g}" if drawn else x', 'f"{x:.4g}"', "test_tune::test_a_trial_that_fails", TUNE),
     ("trials", "study.enqueue_trial(old.params)", "pass", "test_tune::test_killed_it_goes_on", TUNE),
     ("trials", "if total is None or set(seeds) & set(others):", "if total is None:",
      "test_tune::test_mistakes", TUNE),

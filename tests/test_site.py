@@ -417,7 +417,14 @@ def test_nothing_is_inaccessible(page, scheme, width):
     options = {"preload": False, "resultTypes": ["violations"]}  # preloading style sheets needs http
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
-    kinds = ("index", "reinforce_baseline", "diffs/ppo_atari--ppo_atari_lstm", "docs/details", "figures")
+    kinds = [
+        "index",
+        "reinforce_baseline",
+        "diffs/ppo_atari--ppo_atari_lstm",
+        "docs/details",
+        "figures",
+        "tests/test_gae",
+    ]
     for path in kinds:
         page.go(f"{path}.html")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

@@ -247,3 +247,21 @@ def test_curves_and_pictures_of_a_sweep_that_was_killed(tmp_path):
         files = (tmp_path / name / "runs/compare").iterdir()
         outputs.append({path.name: path.read_bytes() for path in files})
     assert len(outputs[0]) == 5 and outputs[0] == outputs[1]
+
+
+def test_how_far_a_run_is(tmp_path):
+    """By what it has printed last, of its own flags or of the sweep's; 0 where nobody can tell."""
+    sys.path.append(str(ROOT / "tools"))
+    import sweep as module
+
+    (tmp_path / "sweep.json").write_text('{"flags": ["--x", "1"]}')
+    assert module.progress(tmp_path) == 0
+    (tmp_path / "log.txt").write_text("4,096 steps  900 steps/s\n8,192 steps  1,000 steps/s  kl 0.1\n")
+    assert module.progress(tmp_path) == 0
+    (tmp_path / "args.json").write_text('{"total_timesteps": 16384}')
+    assert module.progress(tmp_path) == 0.5
+    (tmp_path / "sweep.json").write_text('{"flags": ["--total-timesteps", "1_000"]}')
+    (tmp_path / "log.txt").write_text(
+        "global_step=128, episodic_return=12\nglobal_step=250, episodic_return=9"
+    )
+    assert module.progress(tmp_path) == 0.25

@@ -82,7 +82,7 @@ def test_it_finds_what_is_good_and_stops_what_is_not(place):
     assert rows["found"][0].strip() == rows["default"][0].strip() == "2"
     assert float(rows["found"][1].strip(" *")) == pytest.approx(values[best], abs=0.4)
     command = out.splitlines()[-1]
-    assert command.startswith(f"python mine.py --total-timesteps 60 --rate {best:.3g} --update-epochs ")
+    assert command.startswith(f"python mine.py --total-timesteps 60 --rate {best:.4g} --update-epochs ")
     seeds = {json.loads(x.read_text())["seed"] for x in place.glob("runs/tune/*/*/sweep.json")}
     assert seeds == {1001, 1, 3}
     again = tune(place, "--trials", "9")[1]  # nothing is left to do
@@ -118,10 +118,12 @@ def test_processes_share_a_study(place):
 
 
 def test_a_trial_that_fails_is_left_out(place):
-    (place / "space.toml").write_text("rate = [9.0]")
+    (place / "space.toml").write_text("rate = [9.00001]")
     code, out, error = tune(place, "--trials", "2", "--report", "1", total=["--", "--total-timesteps", "2"])
     assert code == 1 and out.count("exit code 1, ValueError: too fast") == 2
-    assert "trial 1: failed {'rate': 9.0}" in out and error == "no trial has ended\n"
+    assert "trial 1: failed {'rate': 9.00001}" in out and error == "no trial has ended\n"
+    [job] = map(json.loads, (path.read_text() for path in place.glob("runs/tune/*/*/sweep.json")))
+    assert job["flags"][-1] == "9.00001"  # a value of a list is used as it is
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ commands are about the exercise that was handed out last, or about the one whose
 
 import argparse
 import ast
+import os
 import random
 import re
 import shutil
@@ -146,7 +147,7 @@ def main() -> None:
         if not choice[args.what]:
             raise SystemExit("All are solved.")
         chosen = random.choice([x for x in choice[args.what] if x in left] or choice[args.what])
-        path = chosen.hand_out(args.folder)
+        path = os.path.relpath(chosen.hand_out(args.folder))
         print(f"Exercise {chosen.number} of {len(exercises)}, {chosen.topic}: one line of {path} is broken.")
         print("run shows what comes of it, hint helps, check grades.")
 

@@ -110,9 +110,7 @@ def main() -> None:
     parser.add_argument("script", help="to be run; flags for all runs come last, after --")
     parser.add_argument("--trials", type=int, default=50, help="of all processes together")
     parser.add_argument("--seeds", default="1001-1003", help="kept for searching; they run at the same time")
-    parser.add_argument(
-        "--report", default="1-5", help="other seeds, for the best flags and the default ones"
-    )
+    parser.add_argument("--report", default="1-5", help="other seeds, for the best and the default flags")
     parser.add_argument("--space", type=Path, default=SPACE, help="default: tools/space.toml")
     parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="folder of the study")
     args, flags = parser.parse()
@@ -123,10 +121,12 @@ def main() -> None:
     known = sweep.flags_of(args.script)
     space = read_space(args.space, args.script, known)
 
-    def plan(params: dict, seeds: list[int], name: str = "") -> list[Path]:
-        values = {key: f"{x:.3g}" if isinstance(x, float) else x for key, x in params.items()}
-        words = [*flags, *(word for x in values.items() for word in sweep.words(args.script, known, *x))]
-        out = args.out / (name + hashlib.sha256(" ".join(words).encode()).hexdigest()[:10])
+    def plan(params: dict, seeds: list[int], kind: str = "") -> list[Path]:
+        words = [*flags]
+        for name, x in params.items():  # what is drawn from a range has more digits than anyone needs
+            drawn = isinstance(space[name], FloatDistribution)
+            words += sweep.words(args.script, known, name, f"{x:.4g}" if drawn else x)
+        out = args.out / (kind + hashlib.sha256(" ".join(words).encode()).hexdigest()[:10])
         settings = {"scripts": [args.script], "grid": {}, "seeds": seeds, "flags": words, "out": out}
         return sweep.plan(settings)
 
@@ -147,21 +147,16 @@ def main() -> None:
         trial.set_user_attr("worker", me)
         what, value = do_trial(trial, plan(trial.params, seeds), float(total))
         study.tell(trial, value, TrialState.PRUNED if value is None else TrialState.COMPLETE)
-        print(
-            f"trial {trial.number}: {what} {'' if value is None else f'{value:.4g} '}{trial.params}",
-            flush=True,
-        )
+        shown = "" if value is None else f"{value:.4g} "
+        print(f"trial {trial.number}: {what} {shown}{trial.params}", flush=True)
     done, stopped, running = (len(study.get_trials(states=[state])) for state in states)
     if running or not done:
-        raise SystemExit(
-            "no trial has ended" if not running else "others are at work, the last shows the best"
-        )
+        raise SystemExit("others are at work, the last shows the best" if running else "no trial has ended")
     found, defaults = plan(study.best_params, others, "found-"), plan({}, others, "default-")
     sweep.run_all(found + defaults, os.cpu_count())
     sources = (f"found={found[0].parent}", f"default={defaults[0].parent}")
-    for env, groups in compare.make_groups(
-        [x for source in sources for x in compare.read_source(source)]
-    ).items():
+    runs = [run for source in sources for run in compare.read_source(source)]
+    for env, groups in compare.make_groups(runs).items():
         print(*compare.table(env, groups), sep="\n")
     print(f"the best of {done} trials with seeds {args.seeds}, and of {stopped} that were stopped:")
     print("python", shlex.join([args.script, *json.loads((found[0] / "sweep.json").read_text())["flags"]]))
