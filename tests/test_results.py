@@ -113,7 +113,7 @@ def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
 
 
 def test_timings_are_of_all_rounds_and_on_a_page():
-    """That the pages show these values is checked with those of the runs, above; those beside others are these."""
+    """That the pages show these values is checked with those of the runs, above; others' are these."""
     pages = "".join(page.read_text() for page in results.PAGES)
     for table in timings.TABLES:
         assert f"<!-- begin timings {table} -->" in pages
