@@ -31,11 +31,14 @@ from command_line import ROOT, Parser, refuse
 CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
 PAGE = ROOT / "docs/language.md"
 START = "--learning-rate 0 --total-episodes 256"
-SPELL = """--task spell_backward --task-config '{"min_word_len": 3, "max_word_len": 4}' --sft-steps 200"""
+WORDS = "tools/reasoning_gym_tasks.py spell_backward min_word_len=3 max_word_len=4"  # > runs/words.jsonl
+SPELL = "--task runs/words.jsonl --reward tools.reasoning_gym_tasks:score --sft-steps 200"
+PROCESS = "--reward benchmarks.process_reward:right_tokens"
 LEARNING = {  # a table: its rows, and what makes them
     "sorting": {
         "after the warm start": f"variants/ppo_llm.py {START}",
         "PPO": "variants/ppo_llm.py",
+        "PPO, a reward for each token": f"variants/ppo_llm.py {PROCESS}",
         "GRPO": "variants/grpo.py",
         "GRPO, `--group-size 4`": "variants/grpo.py --group-size 4",
         "GRPO, `--dtype bfloat16`": "variants/grpo.py --dtype bfloat16",
@@ -82,7 +85,7 @@ def learn(task: str, name: str, seed: str) -> list[list]:
         lines = Path(f"{folder}/run/completions.jsonl").read_text("utf-8").splitlines()
         answers = list(map(json.loads, lines))
     means = [np.mean([answer[metric] for answer in answers]) for metric in ("score", "exact")]
-    if name == "PPO":
+    if name.startswith("PPO"):
         means.append(np.median([point["explained_variance"] for point in points]))
     return [[f"{mean:.3f}" for mean in means] + [""] * (3 - len(means))]
 
@@ -111,6 +114,11 @@ def run_missing(path: Path, header: list[str], jobs: list[tuple], work: Callable
 
 
 def run_all() -> None:
+    words = ROOT / "runs/words.jsonl"
+    if not words.exists():
+        words.parent.mkdir(exist_ok=True)
+        made = subprocess.run([sys.executable, *WORDS.split()], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        words.write_bytes(made.stdout)
     jobs = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
     run_missing(SCORES, ["task", "run", "seed", "score", "exact", "explained_variance"], jobs, learn)
     jobs = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]

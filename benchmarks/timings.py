@@ -1,7 +1,8 @@
 """How fast the scripts are, and what they cost: tables of three pages in docs/.
 
     pip install -r benchmarks/requirements.txt -r variants/requirements.txt trl==1.16.0
-    python benchmarks/timings.py              # all tables: 40 minutes, on an idle machine
+    export CLEANRL=~/cleanrl                  # a checkout, for the table "peers"
+    python benchmarks/timings.py              # all tables: an hour, on an idle machine
     python benchmarks/timings.py speed trl    # these two
     python benchmarks/results.py              # the pages
 
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
+import run_peers
 import speed
 from command_line import ROOT, Parser
 from learning_curves import PACKAGES
@@ -41,6 +43,14 @@ TENSORS = {  # a row: settings of rejax, or flags of the script
     "ours, 512 envs": "",
     "ours, 512 envs, `--compile`": "--compile",
     "ours, 2,048 envs, `--compile`": "--compile --num-envs 2048",
+}
+PEERS = {  # a row: whose run, in run_peers.py
+    "ours": "ours",
+    "ours, `--compile`": "compiled",
+    "stable-baselines3": "sb3",
+    "CleanRL, patched": "cleanrl",
+    "sbx (JAX)": "sbx",
+    "skrl": "skrl",
 }
 UPDATES = {  # a row: script, its flags, and whose run
     "TRPO": ("variants.trpo", "", "breakdown"),
@@ -135,6 +145,15 @@ def measure_tensors(seed: int) -> Iterator[tuple[str, str, float]]:
             found = run("tensor_envs.py", str(seed), *what.split())
         for quantity, value in json.loads(found.splitlines()[-1]).items():
             yield row, quantity, math.nan if value is None else value
+
+
+def measure_peers(_: int) -> Iterator[tuple[str, str, float]]:
+    """Steps per second of CPU time; what these libraries need stays out of our requirements."""
+    for script in run_peers.RUNS:
+        for row, who in PEERS.items():
+            by = ["uv", "run", "--no-project"] if who in ("sbx", "skrl") else [sys.executable]
+            found = run("run_peers.py", who, script, by=by)
+            yield row, script, json.loads(found.splitlines()[-1])["speed"]
 
 
 # Each shows its table, from {(row, quantity): values of the rounds}.
@@ -233,9 +252,25 @@ def show_tensors(found: Found) -> list[str]:
     return lines
 
 
+def show_peers(found: Found) -> list[str]:
+    heads = [""]
+    for args in run_peers.RUNS.values():
+        heads += [args.env_id, "ours / it", "ours with `--compile` / it"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in PEERS:
+        cells = [row]
+        for script in run_peers.RUNS:
+            cells.append(f"{statistics.median(found[row, script]):,.0f} steps/s")
+            for who in ("ours", "ours, `--compile`"):
+                cells.append("" if row.startswith("ours") else ratio(found[who, script], found[row, script]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 TABLES = {
     "tensors": (measure_tensors, show_tensors),
     "speed": (measure_speed, show_speed),
+    "peers": (measure_peers, show_peers),
     "update": (measure_update, show_update),
     "operations": (measure_operations, show_operations),
     "cost": (measure_cost, show_cost),
@@ -301,6 +336,8 @@ def main() -> None:
     tables = parser.parse_args().tables or list(TABLES)
     if unknown := set(tables) - set(TABLES):
         parser.error(f"there is no table {', '.join(sorted(unknown))}")
+    if "peers" in tables:
+        run_peers.find_cleanrl("ppo_discrete")
     try:
         chosen = {table: machine(table) for table in tables}
     except PackageNotFoundError as error:

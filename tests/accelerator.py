@@ -146,6 +146,7 @@ BY_HAND = {
 def register() -> None:
     """Add the device to this process."""
     _setup_privateuseone_for_python_backend(NAME)
+    getattr(torch, NAME).get_amp_supported_dtype = lambda: [torch.bfloat16]
     empty, copy = aten.empty_strided.default, aten.copy_.default  # what torch.tensor() calls, past any mode
     LIBRARY.impl("empty_strided", lambda *sizes, **kwargs: compute(empty, sizes, kwargs), "PrivateUse1")
     LIBRARY.impl("_copy_from", lambda source, to, _=False: compute(copy, (to, source), {}), "PrivateUse1")

@@ -51,6 +51,7 @@ MISTAKES = [
     ("benchmarks/operations.py small", "unrecognized arguments: small"),
     ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
+    ("benchmarks/run_peers.py rllib ppo_discrete", "argument peer: invalid choice: 'rllib'"),
     ("tools/compare.py nowhere", "nowhere is neither a folder nor a CSV file"),
     ("tools/sweep.py", "no script is given"),
     ("tools/tune.py ppo_discrete.py", "no --total-timesteps after --"),

@@ -100,7 +100,7 @@ def evaluate(name, *flags):
 
 PARTS = {  # of an iteration, which are done more than once
     "range(T)": "step",
-    "range(agent.max_new_tokens)": "step",
+    "range(agent.args.max_new_tokens)": "step",
     "timeout.any()": "time limit",
     "range(args.update_epochs)": "epoch",
     "range(args.critic_epochs)": "epoch",

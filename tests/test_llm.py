@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-import weakref
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,11 +18,11 @@ import torch
 from conftest import ROOT, Stopped, each_of, name_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
-from test_loss import Policy
 from test_operations import checkpoint, command_line, same  # noqa: F401
 from torch.distributions import Categorical, kl_divergence
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     ByT5Tokenizer,
     Gemma3Config,
@@ -32,6 +31,7 @@ from transformers import (
     LlamaConfig,
 )
 
+from tools import reasoning_gym_tasks
 from variants import grpo, ppo_llm
 
 SCRIPTS = [ppo_llm, grpo]
@@ -147,8 +147,9 @@ def make_agent(script, **flags):
     torch.manual_seed(0)
     agent = script.Agent(script.Args(**dict(max_new_tokens=6) | flags))
     agent.model.get_output_embeddings().weight.data *= 20
+    agent.copy_model()
     if script is ppo_llm:
-        torch.nn.init.normal_(agent.value_head.weight)
+        torch.nn.init.normal_(agent.critic.get_output_embeddings().weight)
     return agent
 
 
@@ -165,9 +166,11 @@ def texts_of(agent, tokens, mask):
 @torch.no_grad()
 def look(agent, tokens, attended, mask, **kwargs):
     """Log-probabilities of what was chosen, and the values, or zeros."""
-    output = agent(tokens, attended, mask, **kwargs)
-    dist, value = output if isinstance(output, tuple) else (output, torch.zeros(int(mask.sum())))
-    return torch.stack([dist.log_prob(tokens[:, -mask.shape[1] :][mask]), value])
+    logprob = agent(tokens, attended, mask, **kwargs)[mask]
+    value = (
+        agent.value(tokens, attended, mask)[mask] if hasattr(agent, "value") else torch.zeros_like(logprob)
+    )
+    return torch.stack([logprob, value])
 
 
 def loss_name(script):
@@ -176,20 +179,19 @@ def loss_name(script):
 
 def raw(script, **flags):
     """Args of the policy's loss alone, but for the flags that the script has."""
-    neutral = dict(norm_adv=False, vf_coef=0.0, ent_coef=0.0, kl_coef=0.0, clip_coef=0.2, clip_coef_high=0.2)
-    neutral |= dict(vf_clip_coef=math.inf) | flags
+    neutral = dict(norm_adv=False, kl_coef=0.0, clip_coef=0.2, clip_coef_high=0.2) | flags
     return script.Args(**{name: x for name, x in neutral.items() if hasattr(script.Args, name)})
 
 
-def loss_of(script, dist, args, value=None, **fields):
+def loss_of(script, logprob, args, value=None, **fields):
     """The loss of tokens that count: zeros, but for the fields; each is a completion of its own."""
     M = len(fields["advantages"]) if "advantages" in fields else len(fields["logprobs"])
     zeros = {name: torch.zeros(M) for name in script.Batch._fields}
     zeros |= {"lengths": torch.ones(M), "mask": torch.ones(M, 1, dtype=torch.bool)}
     batch = script.Batch(**{name: (zeros | fields)[name] for name in script.Batch._fields})
     if script is grpo:
-        return grpo.grpo_loss(dist, batch, args.clip_coef, args)
-    return ppo_llm.ppo_loss(dist, torch.zeros(M) if value is None else value, batch, args.clip_coef, args)
+        return grpo.grpo_loss(logprob, batch, args)
+    return ppo_llm.ppo_loss(logprob, torch.zeros(M) if value is None else value, batch, args)
 
 
 def graded(script, agent, rows, problems, reward=None):
@@ -235,7 +237,7 @@ def test_bfloat16_is_of_the_model_alone(script, make_args, record):
     assert metrics["kl"] < 1e-6 and {x.dtype for x in metrics.values()} == {torch.float32}
     tokens, attended, _ = script.complete(agent, PROMPTS)
     rounded = agent.logits(agent.model, tokens, attended, 1)
-    agent.bfloat16 = False
+    agent.args = script.Args()
     difference = (agent.logits(agent.model, tokens, attended, 1) - rounded).abs().max()
     assert rounded.dtype == torch.float32 and 1e-5 < difference < 0.2
 
@@ -295,9 +297,11 @@ def test_temperature_is_of_sampling_learning_and_reference(script):
         each.reference = each.model
     tokens, attended, mask = script.complete(agent, PROMPTS)
     for frozen in (False, True):
-        outputs = [each(tokens, attended, mask, frozen=frozen) for each in (agent, cold)]
-        one, two = (output[0] if script is ppo_llm else output for output in outputs)
-        torch.testing.assert_close(two.probs, torch.softmax(one.logits / 2, -1))
+        logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])
+        for each, temperature in ((agent, 1), (cold, 2)):
+            dist = Categorical(logits=logits / temperature)
+            expected = dist.log_prob(tokens[:, -mask.shape[1] :])
+            torch.testing.assert_close(each(tokens, attended, mask, frozen=frozen), expected)
     logits = torch.tensor([[0.0, 2.0]]).expand(20_000, 2)
     for each, share in ((agent, 0.8808), (cold, 0.7311)):
         assert each.act(logits).float().mean().item() == pytest.approx(share, abs=0.02)
@@ -314,7 +318,7 @@ def test_what_counts_ends_with_the_end_of_text(script, monkeypatch, pad, ends):
     chosen = torch.tensor([[5, 1, 9, 9], [1, 9, 9, 9], [5, 0, 5, 5], [5, 7, 1, 9]])
     steps = iter(chosen.T)
     monkeypatch.setattr(script.Agent, "act", lambda self, logits, greedy: next(steps).clone())
-    agent.max_new_tokens = 4
+    agent.args = script.Args(max_new_tokens=4)
     tokens, attended, mask = script.complete(agent, PROMPTS)
     lengths = [2, 1, 4, 2 if 7 in ends else 3]
     assert mask.sum(1).tolist() == lengths
@@ -340,20 +344,19 @@ def test_nothing_outside_the_mask_has_a_gradient(script, make_args):
     mask = torch.arange(6) < torch.tensor([[2], [6], [1], [4]])
     attended[:, -6:] = mask
     torch.manual_seed(1)
-    numbers = {name: torch.randn(4, 6) for name in script.Batch._fields[4:]}
+    numbers = {name: torch.randn(4, 6) for name in script.Batch._fields[3:]}
     numbers |= {"logprobs": numbers["logprobs"] - 5, "lengths": mask.sum(1, keepdim=True).expand(4, 6)}
-    fields = {"tokens": tokens, "attended": attended, "mask": mask, "actions": tokens[:, -6:]} | numbers
+    fields = {"tokens": tokens, "attended": attended, "mask": mask} | numbers
     gradients = []
     for garbage in (False, True):
         if garbage:
             fields["tokens"] = tokens.where(attended, 77)
-            fields["actions"] = fields["actions"].where(mask, 200)
             for name in numbers:
                 fields[name] = fields[name].where(mask, 10**9)
         agent.zero_grad()
         batch = script.Batch(**{name: fields[name] for name in script.Batch._fields})
-        script.compute_gradients(agent, batch, args.clip_coef, args)
-        gradients.append([x.grad.clone() for x in agent.parameters()])
+        script.compute_gradients(agent, batch, args)
+        gradients.append([x.grad.clone() for x in agent.parameters() if x.requires_grad])
     assert same(*gradients)
     assert any(x.abs().max() > 1e-3 for x in gradients[0])
 
@@ -368,7 +371,7 @@ def test_clip(script, advantage, ratio):
     high = 1.3 if script is grpo else 1.2
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
     args = raw(script, clip_coef_high=0.3)
-    loss, metrics = loss_of(script, Policy(logprobs), args, advantages=torch.tensor([advantage]))
+    loss, metrics = loss_of(script, logprobs, args, advantages=torch.tensor([advantage]))
     loss.backward()
     clipped = ratio > high if advantage > 0 else ratio < 0.8
     assert logprobs.grad.item() / ratio == pytest.approx(0 if clipped else -advantage, abs=1e-5)
@@ -377,46 +380,78 @@ def test_clip(script, advantage, ratio):
     assert metrics["clip_frac"].item() == (not 0.8 <= ratio <= high)
 
 
-def test_advantages_are_normalised(only_ppo):
-    """Over the tokens of a minibatch: at ratio 1 the gradient shows what the loss used."""
-    advantages, logprobs = torch.tensor([1.0, 2.0, 6.0]), torch.zeros(3, requires_grad=True)
-    loss_of(ppo_llm, Policy(logprobs), raw(ppo_llm, norm_adv=True), advantages=advantages)[0].backward()
-    expected = (advantages - 3) / 7**0.5
-    torch.testing.assert_close(-3 * logprobs.grad, expected)
+def test_advantages_are_normalised(only_ppo, record):
+    """Over the tokens of a minibatch that count, before it is cut into pieces."""
+    agent, losses = make_agent(ppo_llm), record(ppo_llm, "ppo_loss")
+    tokens, attended, _ = ppo_llm.complete(agent, PROMPTS)
+    mask = torch.arange(6) < torch.tensor([[2], [6], [1], [4]])
+    advantages = torch.randn(4, 6).exp().where(mask, 1e6)
+    zeros = torch.zeros(4, 6)
+    batch = ppo_llm.Batch(tokens, attended, mask, zeros, zeros, advantages, zeros)
+    ppo_llm.compute_gradients(agent, batch, raw(ppo_llm, norm_adv=True, micro_batch=1))
+    used = torch.cat([batch.advantages for (_, _, batch, _), _ in losses])
+    counting = advantages[mask]
+    torch.testing.assert_close(used, (counting - counting.mean()) / counting.std())
 
 
 @pytest.mark.parametrize(
-    ("value", "target", "loss", "derivative"),
-    [(0.1, 1, 0.405, -0.9), (5, 10, 48.02, 0.0), (5, 0.1, 12.005, 4.9)],
+    "flags", [{}, {"loss_norm": "sequence"}, {"loss_norm": "constant"}, {"sequence_ratio": True}]
 )
-def test_value_clip(only_ppo, value, target, loss, derivative):
-    """Values 0.2 from the old ones, which are 0, gain nothing by going on."""
-    value, returns = torch.tensor([float(value)], requires_grad=True), torch.tensor([float(target)])
-    args = raw(ppo_llm, vf_coef=1.0, vf_clip_coef=0.2)
-    result, _ = loss_of(
-        ppo_llm, Policy(torch.zeros(1)), args, value, advantages=torch.zeros(1), returns=returns
-    )
-    result.backward()
-    assert (result.item(), value.grad.item()) == pytest.approx((loss, derivative), abs=1e-5)
+def test_pieces_have_the_gradient_of_the_whole(script, flags):
+    """And its metrics: whatever the size of a piece, with rows of very different lengths."""
+    if flags and script is ppo_llm:
+        return
+    agent, found = make_agent(script, kl_coef=0.1), []
+    tokens, attended, _ = script.complete(agent, PROMPTS)
+    mask = torch.arange(6) < torch.tensor([[2], [6], [1], [4]])
+    torch.manual_seed(1)
+    fields = {name: torch.randn(4, 6) for name in script.Batch._fields[3:]}
+    with torch.no_grad():
+        fields["logprobs"] = agent(tokens, attended, mask) + 0.1 * torch.randn(4, 6)
+    fields |= {"tokens": tokens, "attended": attended, "mask": mask}
+    if script is grpo:
+        fields["lengths"] = mask.sum(1, keepdim=True).expand(4, 6)
+    for size in (0, 1, 3):
+        agent.zero_grad()
+        batch = script.Batch(**{name: fields[name] for name in script.Batch._fields})
+        metrics = script.compute_gradients(agent, batch, raw(script, kl_coef=0.1, micro_batch=size, **flags))
+        gradients = [x.grad.clone() for x in agent.parameters() if x.requires_grad]
+        found.append([*gradients, metrics["policy_loss"], metrics["ref_kl"]])
+    for whole, *others in zip(*found, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, whole, atol=1e-5, rtol=1e-4)
+    assert max(x.abs().max() for x in found[0]) > 1e-2
+
+
+def test_scores_of_pieces_are_those_of_the_whole(script):
+    agent = make_agent(script)
+    rows = script.complete(agent, PROMPTS)
+    whole, pieces = (script.in_pieces(size, rows, agent) for size in (0, 3))
+    torch.testing.assert_close(pieces, whole) and not whole.requires_grad
 
 
 def test_overall_loss(script):
-    """0.3 + 0.1 * 2 (PPO's critic) - 0.01 * 1.5 + 0.5 * (e - 2), as the reference gives e times more."""
-    args = raw(script, vf_coef=0.1, ent_coef=0.01, kl_coef=0.5)
+    """0.3 + 2 (PPO's critic) + 0.5 * (e - 2), as the reference gives e times more."""
     fields = dict(advantages=torch.tensor([-0.3]), returns=torch.tensor([2.0]), ref_logprobs=torch.ones(1))
-    loss, metrics = loss_of(script, Policy(torch.zeros(1), 1.5), args, **fields)
-    critic = 0.1 * 2 if script is ppo_llm else 0
-    assert loss.item() == pytest.approx(0.3 + critic - 0.015 + 0.5 * (math.e - 2))
+    loss, metrics = loss_of(script, torch.zeros(1), raw(script, kl_coef=0.5), **fields)
+    critic = 2 if script is ppo_llm else 0
+    assert loss.item() == pytest.approx(0.3 + critic + 0.5 * (math.e - 2))
     assert metrics["ref_kl"].item() == pytest.approx(math.e - 2)
 
 
 def test_metrics(script):
     """Old probabilities 0.5, 0.5, 0.9, 0.1 and new ones 0.6, 0.4, 0.8, 0.2, worked out by hand."""
     old, new = torch.tensor([0.5, 0.5, 0.9, 0.1]).log(), torch.tensor([0.6, 0.4, 0.8, 0.2]).log()
-    policy, args = Policy(new.requires_grad_(), [0.5, 1.5]), raw(script, clip_coef=0.15, clip_coef_high=0.15)
+    args = raw(script, clip_coef=0.15, clip_coef_high=0.15)
     fields = dict(advantages=torch.ones(4), logprobs=old, ref_logprobs=new.detach())
-    loss, metrics = loss_of(script, policy, args, **fields)
-    expected = {"policy_loss": loss.item(), "entropy": 1, "kl": 0.08859, "clip_frac": 0.75, "ref_kl": 0}
+    loss, metrics = loss_of(script, new.requires_grad_(), args, **fields)
+    expected = {
+        "policy_loss": loss.item(),
+        "entropy": -new.mean().item(),
+        "kl": 0.08859,
+        "clip_frac": 0.75,
+        "ref_kl": 0,
+    }
     expected |= {"value_loss": 0} if script is ppo_llm else {}
     assert {name: metric.item() for name, metric in metrics.items()} == pytest.approx(expected, abs=1e-5)
     assert loss.requires_grad and not any(metric.requires_grad for metric in metrics.values())
@@ -434,8 +469,8 @@ def kl_gradient(script, estimator, new_logits, ref, on_policy=True):
     ref_logprobs = ref.log_prob(actions)
     log_ref = ref_logprobs - logprob
     if estimator == "loss":
-        fields = dict(advantages=torch.zeros(20), actions=actions, logprobs=old, ref_logprobs=ref_logprobs)
-        loss, _ = loss_of(script, dist, raw(script, kl_coef=1.0), **fields)
+        fields = dict(advantages=torch.zeros(20), logprobs=old, ref_logprobs=ref_logprobs)
+        loss, _ = loss_of(script, logprob, raw(script, kl_coef=1.0), **fields)
     elif estimator == "k3":
         loss = (log_ref.exp() - 1 - log_ref).mean()
     else:
@@ -456,20 +491,8 @@ def test_the_loss_descends_the_kl_to_the_reference(script):
     torch.testing.assert_close(kl_gradient(script, "k1", old, ref), torch.zeros(4))
     assert (wanted - other).abs().max() > 0.05
     fields = dict(advantages=torch.zeros(1), ref_logprobs=-torch.ones(1))
-    _, metrics = loss_of(script, Policy(torch.zeros(1)), raw(script), **fields)
+    _, metrics = loss_of(script, torch.zeros(1), raw(script), **fields)
     assert metrics["ref_kl"].item() == pytest.approx(1 / math.e)  # never negative, as k1 is for some tokens
-
-
-def test_the_ratio_is_clipped_by_what_is_given(script):
-    """Not by the flag, of which it may be a part."""
-    args, fields = raw(script, clip_coef_high=0.1), dict(advantages=torch.tensor([1.0, -1.0]))
-    zeros = {name: torch.zeros(2) for name in script.Batch._fields} | {"lengths": torch.ones(2)}
-    zeros["mask"] = torch.ones(2, 1, dtype=torch.bool)
-    batch = script.Batch(**{name: (zeros | fields)[name] for name in script.Batch._fields})
-    values = [torch.zeros(2)] * (script is ppo_llm)
-    dist = Policy(torch.tensor([1.15, 0.85]).log())
-    loss, metrics = getattr(script, loss_name(script))(dist, *values, batch, 0.1, args)
-    assert metrics["clip_frac"] == 1 and loss.item() == pytest.approx(-(1.1 - 0.9) / 2)
 
 
 # ---- rewards and advantages of PPO
@@ -528,7 +551,12 @@ def test_kl_off_the_reward(only_ppo, make_args, record):
     """Lambda 1, values 0: the return of the first token is score - coef * sum of k1."""
     graded, steps = record(ppo_llm, "grade"), record(ppo_llm, "compute_gradients")
     flags = dict(
-        gae_lambda=1.0, kl_coef=0.3, kl_in_reward=True, vf_coef=0.0, num_minibatches=1, update_epochs=1
+        gae_lambda=1.0,
+        kl_coef=0.3,
+        kl_in_reward=True,
+        critic_learning_rate=0.0,
+        num_minibatches=1,
+        update_epochs=1,
     )
     ppo_llm.train(make_args(ppo_llm, iterations=2, **flags))
     batch, scores = steps[1][0][1], torch.tensor(np.array(graded[1][1][2], np.float32))
@@ -540,15 +568,25 @@ def test_kl_off_the_reward(only_ppo, make_args, record):
 
 def test_kl_off_the_reward_is_not_in_the_loss(only_ppo):
     fields = dict(advantages=torch.zeros(1), ref_logprobs=torch.ones(1))
-    loss, metrics = loss_of(
-        ppo_llm, Policy(torch.zeros(1)), raw(ppo_llm, kl_coef=1.0, kl_in_reward=True), **fields
-    )
+    loss, metrics = loss_of(ppo_llm, torch.zeros(1), raw(ppo_llm, kl_coef=1.0, kl_in_reward=True), **fields)
     assert loss == 0 and metrics["ref_kl"] > 0
 
 
 def test_values_start_at_zero(only_ppo, make_args, record):
-    agent, batch = first_batch(ppo_llm, make_args(ppo_llm), record)
-    assert not batch.values.any() and not agent.value_head.bias.any()
+    agent, batch = first_batch(ppo_llm, make_args(ppo_llm, critic_learning_rate=0.0), record)
+    assert torch.equal(batch.returns, batch.advantages)
+    head = agent.critic.get_output_embeddings()
+    assert not head.weight.any() and not head.bias.any() and head.out_features == 1
+
+
+def test_the_critic_is_a_network_of_its_own(only_ppo, make_args):
+    """It begins as the model after the warm start, and neither learns from the other's loss."""
+    for policy, critic in ((0.0, 1e-3), (1e-3, 0.0)):
+        flags = dict(iterations=1, sft_steps=2, learning_rate=policy, critic_learning_rate=critic)
+        agent, _ = ppo_llm.train(make_args(ppo_llm, kl_coef=1e-9, **flags))
+        trunks = [x.base_model.state_dict() for x in (agent.reference, agent.model, agent.critic)]
+        start, *ends = ([*trunk.values()] for trunk in trunks)
+        assert [same(start, end) for end in ends] == [not policy, not critic]
 
 
 def test_the_critic_learns(only_ppo, make_args):
@@ -557,17 +595,17 @@ def test_the_critic_learns(only_ppo, make_args):
 
 
 def test_values_are_of_the_states_before_the_tokens(only_ppo):
-    """By the last hidden state of each row alone, as logits are; the model learns from them."""
+    """By the critic's last hidden state of each row alone, as logits are the model's."""
     agent = make_agent(ppo_llm)
     tokens, attended, mask = ppo_llm.complete(agent, PROMPTS)
-    _, values = agent(tokens, attended, mask)
+    values = agent.value(tokens, attended, mask)[mask]
     rows = [row[counts] for row, counts in zip(tokens, attended, strict=True)]
-    hidden = [agent.model.base_model(row[None, :-1]).last_hidden_state[0] for row in rows]
+    hidden = [agent.critic.base_model(row[None, :-1]).last_hidden_state[0] for row in rows]
     states = torch.cat([x[-T:] for x, T in zip(hidden, mask.sum(1).tolist(), strict=True)])
-    expected = states @ agent.value_head.weight[0] + agent.value_head.bias
+    expected = agent.critic.get_output_embeddings()(states)[:, 0]
     torch.testing.assert_close(values, expected, atol=1e-4, rtol=0)
     values.sum().backward()
-    assert agent.model.get_input_embeddings().weight.grad.any()
+    assert agent.critic.get_input_embeddings().weight.grad.any()
 
 
 def test_advantages_and_returns_are_made_of_the_flags(only_ppo, make_args, record):
@@ -575,9 +613,12 @@ def test_advantages_and_returns_are_made_of_the_flags(only_ppo, make_args, recor
     calls, steps = record(ppo_llm, "compute_gae"), record(ppo_llm, "compute_gradients")
     ppo_llm.train(make_args(ppo_llm, gamma=0.9, gae_lambda=0.7, num_minibatches=1, update_epochs=1))
     assert [call[0][4:] for call in calls] == [(0.9, 0.7)] * 2
-    batch = steps[1][0][1]
-    assert batch.values.any()
-    torch.testing.assert_close(batch.returns, batch.advantages + batch.values)
+    for call, step in zip(calls, steps, strict=True):
+        (_, values, *_), advantages = call
+        order = step[0][1].advantages[:, 0].argsort()
+        returns = (values + advantages).T[advantages[0].argsort()]
+        torch.testing.assert_close(step[0][1].returns[order], returns)
+    assert values.any()
 
 
 def test_explained_variance_is_of_the_tokens_that_count(only_ppo, make_args, record):
@@ -585,8 +626,9 @@ def test_explained_variance_is_of_the_tokens_that_count(only_ppo, make_args, rec
     flags = dict(sft_steps=8, sft_learning_rate=1e-2, num_envs=16, num_minibatches=1, update_epochs=1)
     _, log = ppo_llm.train(make_args(ppo_llm, **flags))
     batch = steps[1][0][1]
-    assert not batch.mask.all() and batch.values.any()
-    returns, values = batch.returns[batch.mask], batch.values[batch.mask]
+    assert not batch.mask.all()
+    returns, values = batch.returns[batch.mask], (batch.returns - batch.advantages)[batch.mask]
+    assert values.any()
     expected = 1 - (returns - values).var() / returns.var()
     assert log[1]["explained_variance"] == pytest.approx(expected.item(), rel=1e-4)
 
@@ -640,10 +682,10 @@ def test_mean_of_what(only_grpo, loss_norm, loss):
     rows = dict(lengths=torch.tensor([3, 3, 3, 1]), mask=torch.tensor([[1, 1, 1], [1, 0, 0]]).bool())
     fields = dict(advantages=-torch.tensor([1.0, 2, 3, 40]), **rows)
     args = raw(grpo, loss_norm=loss_norm, max_new_tokens=5)
-    assert loss_of(grpo, Policy(torch.zeros(4)), args, **fields)[0].item() == pytest.approx(loss)
+    assert loss_of(grpo, torch.zeros(4), args, **fields)[0].item() == pytest.approx(loss)
     kl = torch.tensor([1.0, 2, 3, 40]).log1p()
     fields = dict(advantages=torch.zeros(4), ref_logprobs=kl, **rows)
-    _, metrics = loss_of(grpo, Policy(torch.zeros(4)), args, **fields)
+    _, metrics = loss_of(grpo, torch.zeros(4), args, **fields)
     k3 = (kl.exp() - 1 - kl).tolist()
     divisors = {"token": [4] * 4, "sequence": [6, 6, 6, 2], "constant": [10] * 4}[loss_norm]
     assert metrics["ref_kl"].item() == pytest.approx(sum(x / y for x, y in zip(k3, divisors, strict=True)))
@@ -653,13 +695,11 @@ def test_one_step_is_reinforce(script, make_args, record):
     """The first gradient is that of advantage * log-probability; GRPO's baseline is the mean of the group."""
     flags = dict(kl_coef=0.0, norm_adv=False, max_grad_norm=math.inf)
     agent, batch = first_batch(script, make_args(script, **flags), record)
-    output = agent(batch.tokens, batch.attended, batch.mask)
-    dist = output[0] if script is ppo_llm else output
-    loss = -(batch.advantages[batch.mask] * dist.log_prob(batch.actions[batch.mask])).mean()
+    logprob = agent(batch.tokens, batch.attended, batch.mask)
+    loss = -(batch.advantages * logprob)[batch.mask].mean()
     expected = torch.autograd.grad(loss, list(agent.model.parameters()))
     agent.zero_grad()
-    args = raw(script)
-    script.compute_gradients(agent, batch, args.clip_coef, args)
+    script.compute_gradients(agent, batch, raw(script))
     for parameter, gradient in zip(agent.model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
     assert max(x.abs().max() for x in expected) > 1e-3
@@ -668,15 +708,23 @@ def test_one_step_is_reinforce(script, make_args, record):
 # ---- training
 
 
-def test_schedules(script, make_args, record):
-    losses = record(script, loss_name(script))
+def test_schedules(script, make_args, monkeypatch):
+    """Of the policy and of the critic."""
+    steps = []
+
+    class Spy(torch.optim.Adam):
+        def step(self):
+            steps.append([group["lr"] for group in self.param_groups])
+            return super().step()
+
+    monkeypatch.setattr(torch.optim, "Adam", Spy)
     for anneal in (True, False):
-        losses.clear()
-        args = make_args(script, iterations=4, anneal_lr=anneal, anneal_clip=anneal)
-        _, log = script.train(args)
+        steps.clear()
+        _, log = script.train(make_args(script, iterations=4, anneal_lr=anneal))
         shares = [1, 0.75, 0.5, 0.25] if anneal else [1] * 4
         assert [row["learning_rate"] for row in log] == pytest.approx([1e-2 * x for x in shares])
-        assert [call[0][-2] for call in losses[::4]] == pytest.approx([0.2 * x for x in shares])
+        rates = [1e-2, 1e-3] if script is ppo_llm else [1e-2]
+        assert steps[::4] == [pytest.approx([rate * x for rate in rates]) for x in shares]
 
 
 def test_every_row_once_an_epoch_in_a_new_order(script, make_args, record):
@@ -691,19 +739,20 @@ def test_every_row_once_an_epoch_in_a_new_order(script, make_args, record):
 
 
 def test_optimizer(script, make_args, monkeypatch):
-    """Adam's epsilon is 1e-5, and the norm of all gradients together is at most max_grad_norm."""
+    """Adam's epsilon is 1e-5; the gradients of the policy, and of the critic, have at most max_grad_norm."""
     norms = []
 
     class Spy(torch.optim.Adam):
         def step(self):
-            gradients = [x.grad.flatten() for group in self.param_groups for x in group["params"]]
-            norms.append(torch.cat(gradients).norm().item())
+            for group in self.param_groups:
+                norms.append(torch.cat([x.grad.flatten() for x in group["params"]]).norm().item())
             return super().step()
 
     monkeypatch.setattr(torch.optim, "Adam", Spy)
     args = make_args(script, iterations=1, max_grad_norm=1e-2)
     _, log = script.train(args)
-    assert norms == pytest.approx([1e-2] * 4, rel=1e-3) and log[0]["grad_norm"] > 2e-2
+    assert norms == pytest.approx([1e-2] * len(norms), rel=1e-3) and log[0]["grad_norm"] > 2e-2
+    assert len(norms) == (8 if script is ppo_llm else 4)
     assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-5
 
 
@@ -913,7 +962,7 @@ def test_greedy_evaluation(script, make_args, record):
 
 def test_finished_and_length(script, make_args, record):
     completed = record(script, "complete")
-    _, log = script.train(make_args(script, sft_steps=8, sft_learning_rate=1e-2))
+    _, log = script.train(make_args(script, sft_steps=20, sft_learning_rate=1e-2))
     for row, (_, (tokens, _, mask)) in zip(log, completed, strict=False):
         assert row["length"] == mask.sum() / 8
         assert row["finished"] == ((tokens[:, -mask.shape[1] :] == 1) & mask).any(1).sum() / 8
@@ -1041,7 +1090,7 @@ def test_a_loss_that_is_not_finite_is_told_before_it_is_saved(script, make_args)
 def test_what_cannot_change(script, make_args):
     args = make_args(script, iterations=1)
     script.train(args)
-    for name, value in dict(model="a", task="sorting", task_config='{"a": 1}', seed=2, num_envs=4).items():
+    for name, value in dict(model="a", task="sorting", seed=2, num_envs=4).items():
         with pytest.raises(script.Mistake, match=f"--{name.replace('_', '-')} cannot change"):
             script.load(args.run_dir, replace(args, **{name: value}))
 
@@ -1062,30 +1111,6 @@ def test_a_run_that_was_resumed_and_then_moved_can_be_evaluated(script, make_arg
     args = make_args(script, iterations=1)
     script.train(args)
     script.check(replace(args, run_dir="", resume="gone", evaluate=args.run_dir))
-
-
-def test_no_distribution_is_kept(script, make_args, monkeypatch):
-    """With a large vocabulary they fill the memory: none is left when an update or a rollout begins."""
-    there, alone = weakref.WeakSet(), []
-
-    class Counted(Categorical):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            there.add(self)
-            alone.append(len(there) == 1)
-
-    def watched(function):
-        def watch(*args):
-            alone.append(not there)
-            return function(*args)
-
-        return watch
-
-    monkeypatch.setattr(script, "Categorical", Counted)
-    monkeypatch.setattr(script, "compute_gradients", watched(script.compute_gradients))
-    monkeypatch.setattr(script, "complete", watched(script.complete))
-    script.train(make_args(script, kl_coef=0.1))
-    assert len(alone) > 20 and all(alone)
 
 
 def test_a_hook_may_end_the_run(script, make_args):
@@ -1156,6 +1181,43 @@ def test_columns_that_only_some_lines_have(script, make_args, tmp_path):
     task = script.make_task(make_args(script, task=str(path), eval_episodes=1))
     assert task.training[0] == {"prompt": "b", "level": "\u2028", "hint": None}
     assert task.held_out == [{"prompt": "a", "level": None, "hint": None}]
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """A folder with a random reward model of bytes."""
+    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+    ends = dict(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None)
+    torch.manual_seed(5)
+    model = AutoModelForSequenceClassification.from_config(LlamaConfig(**sizes, **ends, num_labels=1))
+    model.config.reward_statistics = [0.25, 2.0]
+    model.save_pretrained(tmp_path / "judge")
+    ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "judge")
+    return tmp_path / "judge"
+
+
+def test_a_reward_model_scores_whole_texts(script, make_args, judge):
+    """One by one and without padding, as it scores them together; an end that was not said is not read."""
+    args = make_args(script, reward=str(judge), micro_batch=2)
+    model = AutoModelForSequenceClassification.from_pretrained(judge)
+    columns = dict(prompts=["12>", "3>", "4>"], completions=["21", "3", "999"], finished=[True, True, False])
+    scores = script.make_task(args).reward(**columns, answer=["21", "3", "4"])
+    for score, text in zip(scores, ["12>21</s>", "3>3</s>", "4>999"], strict=True):
+        ids = [3 + x for x in text.removesuffix("</s>").encode()] + [1] * text.endswith("</s>")
+        expected = (model(torch.tensor([ids])).logits.item() - 0.25) / 2
+        assert score == pytest.approx(expected, abs=1e-5)
+    _, log = script.train(args)
+    assert log[-1]["score"] != 0
+
+
+def test_reward_models_that_cannot_be(script, make_args, tmp_path, capfd):
+    config = LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9
+    )
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "two")
+    ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "two")
+    said = refused(script, make_args(script, reward=str(tmp_path / "two")), capfd)
+    assert "2 outputs, but a reward model has one" in said
 
 
 def test_reward_from_the_current_folder(script, make_args, tmp_path, monkeypatch):
@@ -1268,7 +1330,7 @@ def test_positions_of_a_part(script, make_args, monkeypatch, capfd):
 
 def test_a_chat_goes_on_with_the_answer(script):
     agent = make_agent(script)
-    agent.chat = True
+    agent.args = script.Args(chat=True)
     turns = "{% for m in messages %}{{ m.role }} {{ m.content }};{% endfor %}"
     agent.tokenizer.chat_template = turns + "{% if add_generation_prompt %}assistant {% endif %}"
     assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "user 12;assistant "
@@ -1295,9 +1357,15 @@ def fake_reasoning_gym():
     return module
 
 
-def test_reasoning_gym(script, make_args, monkeypatch):
+def test_reasoning_gym(script, make_args, monkeypatch, tmp_path, capsys):
+    """A file of problems, and scores that may be parts of a point."""
     monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
-    task = script.make_task(make_args(script, task="spell_backward", reward="", task_config='{"size": 30}'))
+    reasoning_gym_tasks.dataset_of.cache_clear()
+    monkeypatch.setattr(sys, "argv", ["", "spell_backward", "word_length=2", "--size", "30"])
+    reasoning_gym_tasks.main()
+    (tmp_path / "words.jsonl").write_text(capsys.readouterr().out)
+    flags = dict(task=str(tmp_path / "words.jsonl"), reward="tools.reasoning_gym_tasks:score")
+    task = script.make_task(make_args(script, **flags))
     assert len(task.training) == 27 and task.training[0]["prompt"] == "w3"
     agent = make_agent(script)
     rows = agent.tokenizer(["3w", "?"]).input_ids
@@ -1305,12 +1373,26 @@ def test_reasoning_gym(script, make_args, monkeypatch):
     assert scores == [0.25, 0.0] and exact == [1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("module", "words", "mistake"),
+    [
+        (True, ["spell_backwards"], "Dataset 'spell_backwards' not registered"),
+        (True, ["gcd", "no_such=1"], "no_such"),
+        (True, ["gcd", "size=a"], "size=a is not NAME=VALUE"),
+        (False, ["gcd"], "ModuleNotFoundError"),
+    ],
+)
+def test_mistakes_of_reasoning_gym(monkeypatch, capsys, module, words, mistake):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym() if module else None)
+    reasoning_gym_tasks.dataset_of.cache_clear()
+    monkeypatch.setattr(sys, "argv", ["reasoning_gym_tasks.py", *words])
+    with pytest.raises(SystemExit) as exit:
+        reasoning_gym_tasks.main()
+    assert exit.value.code == 2 and mistake in capsys.readouterr().err.splitlines()[-1]
+
+
 MISTAKES = [
-    ({"task": "spell_backwards"}, "ValueError: Dataset 'spell_backwards' not registered"),
-    ({"task": "gcd", "task_config": "{"}, "--task gcd --task-config { --reward"),
-    ({"task": "sorting", "task_config": "{"}, "--task sorting --task-config { --reward"),
-    ({"task": "gcd", "task_config": '{"no_such": 1}'}, "no_such"),
-    ({"task": "no_such.jsonl"}, "No such file"),
+    ({"task": "no_such"}, "--task no_such --reward test_llm:spread: FileNotFoundError"),
     ({"task": "lines", "lines": "{"}, "mistake.jsonl line 2: JSONDecodeError"),
     ({"task": "lines", "lines": '{"prompt": "1"}\n\n{'}, "mistake.jsonl line 3: JSONDecodeError"),
     ({"task": "lines", "lines": "[1]"}, "mistake.jsonl line 2: AttributeError"),
@@ -1325,7 +1407,9 @@ MISTAKES = [
     ({"eval_episodes": 12}, "--eval-episodes 12 holds out all 12 prompts: take fewer"),
     ({"reward": "no_such_module:f"}, "No module named 'no_such_module'"),
     ({"reward": "test_llm:no_such"}, "no_such"),
-    ({"reward": "test_llm"}, "AttributeError"),
+    ({"reward": "test_llm:"}, "AttributeError"),
+    ({"reward": "no_such_model"}, "--reward no_such_model: OSError"),
+    ({"micro_batch": -1}, "--micro-batch -1 is not between 0 and"),
     ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 8"),
     ({"num_minibatches": 8}, "--num-minibatches 8 does not divide 8 into parts of 2+"),
     ({"total_episodes": 7}, "--total-episodes 7 is less than --num-envs 8"),
@@ -1368,7 +1452,6 @@ def refused(script, args, capfd):
 )
 def test_mistake(script, flags, message, make_args, tmp_path, monkeypatch, capfd):
     """One line, before a model is made."""
-    monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
     monkeypatch.setattr(script, "make_model", lambda args: pytest.fail("a model was made"))
     flags = dict(flags)
     if "lines" in flags:
@@ -1376,11 +1459,6 @@ def test_mistake(script, flags, message, make_args, tmp_path, monkeypatch, capfd
         (tmp_path / "mistake.jsonl").write_text('{"prompt": "0", "answer": "0"}\n' + flags.pop("lines"))
     assert message in refused(script, make_args(script, **flags), capfd)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-
-
-def test_without_reasoning_gym(script, make_args, monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    assert "pip install reasoning-gym" in refused(script, make_args(script, task="gcd"), capfd)
 
 
 def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
@@ -1486,7 +1564,7 @@ def test_four_tokens_by_hand(only_ppo):
     np.testing.assert_allclose(advantages + values, returns)
     np.testing.assert_allclose(np.minimum(ratios * advantages, ratios.clip(0.8, 1.2) * advantages), gains)
     fields = dict(advantages=torch.tensor(advantages))
-    loss, _ = loss_of(ppo_llm, Policy(torch.tensor(ratios).log()), raw(ppo_llm), **fields)
+    loss, _ = loss_of(ppo_llm, torch.tensor(ratios).log(), raw(ppo_llm), **fields)
     assert loss.item() == pytest.approx(-0.19875) and "0.19875" in table
 
 
@@ -1515,13 +1593,13 @@ def test_rloo(only_grpo):
     np.testing.assert_allclose(result, [1 - 4, 2 - 3.5, 6 - 1.5])
 
 
-def test_gspo(only_grpo, tokens):
+def test_ratio_of_a_sequence(only_grpo, tokens):
+    """The geometric mean of its tokens' (GSPO)."""
     log_ratio, fields = tokens
-    args = raw(grpo, clip_coef=0.1, clip_coef_high=0.15, loss_norm="sequence")
+    args = raw(grpo, clip_coef=0.1, clip_coef_high=0.15, loss_norm="sequence", sequence_ratio=True)
     logprobs = log_ratio.clone().requires_grad_()
-    module = edited("GSPO")
     batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
-    loss, _ = module.grpo_loss(Policy(logprobs), module.Batch(**batch), 0.1, args)
+    loss, _ = grpo.grpo_loss(logprobs, grpo.Batch(**batch), args)
     ratios = [math.exp(x) for x in (0.2, 0.25, 0.1)]
     gains = [min(r * a, min(max(r, 0.9), 1.15) * a) for r, a in zip(ratios, (1, -2, 3), strict=True)]
     assert loss.item() == pytest.approx(-sum(gains) / 3)
@@ -1535,7 +1613,7 @@ def test_cispo(only_grpo, tokens):
     args, module = raw(grpo, clip_coef_high=0.28), edited("CISPO")
     logprobs = log_ratio.clone().requires_grad_()
     batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
-    module.grpo_loss(Policy(logprobs), module.Batch(**batch), 0.2, args)[0].backward()
+    module.grpo_loss(logprobs, module.Batch(**batch), args)[0].backward()
     torch.testing.assert_close(logprobs.grad, -log_ratio.exp().clamp(max=1.28) * fields["advantages"] / 6)
 
 

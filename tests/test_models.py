@@ -187,16 +187,11 @@ def difference(script, agent):
     agent.act = act
     sampled = torch.stack(steps, 1)
 
-    def learned(*inputs):
-        output = agent(*inputs)
-        dist = output[0] if script is ppo_llm else output
-        return dist.log_prob(inputs[0][:, -inputs[2].shape[1] :][inputs[2]])
-
-    found = [(learned(tokens, attended, mask) - sampled[mask]).abs().max().item()]
+    found = [(agent(tokens, attended, mask) - sampled)[mask].abs().max().item()]
     for n in range(len(PROMPTS)):
         row, counts = tokens[n][attended[n]][None], mask[n][mask[n]][None]
-        alone = learned(row, torch.ones_like(row, dtype=torch.bool), counts)
-        found.append((alone - sampled[n][mask[n]]).abs().max().item())
+        alone = agent(row, torch.ones_like(row, dtype=torch.bool), counts)
+        found.append((alone[0] - sampled[n][mask[n]]).abs().max().item())
     return max(found)
 
 
@@ -222,17 +217,15 @@ def test_what_is_sampled_is_learned_or_refused(script, family):
 
 @pytest.mark.parametrize("family", ["opt / 350m", "gemma3n_text", "bloom", "mpt", "lfm2"])
 def test_the_critic_sees_what_the_last_layer_sees(family):
-    """However wide that is, and however many dimensions the states before it have."""
+    """However wide that is, and whatever the model makes of it."""
     agent = make_agent(ppo_llm, family)
-    torch.nn.init.normal_(agent.value_head.weight)
+    agent.copy_model()
     tokens, attended, mask = ppo_llm.complete(agent, PROMPTS)
-    dist, values = agent(tokens, attended, mask)
-    assert values.shape == (mask.sum(),)
-    agent.value_head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
-    logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 0)
-    logits = logits[:, -mask.shape[1] :][mask][:, 7]
-    values = agent(tokens, attended, mask)[1]
-    torch.testing.assert_close(values, logits, atol=1e-4, rtol=0)
+    head = agent.critic.get_output_embeddings()
+    assert not agent.value(tokens, attended, mask).any()  # at first
+    head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
+    logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])[..., 7]
+    torch.testing.assert_close(agent.value(tokens, attended, mask), logits, atol=1e-4, rtol=0)
 
 
 def test_the_document_has_these_families():

@@ -8,7 +8,7 @@
 """Group Relative Policy Optimization (arXiv 2402.03300), the whole algorithm in one file.
 
     python variants/grpo.py                                     # a new small model learns to sort digits
-    python variants/grpo.py --model NAME --task spell_backward --sft-steps 0 --learning-rate 1e-6
+    python variants/grpo.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-6
     git diff --no-index variants/ppo_llm.py variants/grpo.py    # what takes the place of the critic
 
 A prompt is an env, a response is an episode, a token is an action; only the reward comes from elsewhere.
@@ -42,10 +42,17 @@ import torch
 import tyro
 from filelock import FileLock
 from torch import Tensor, nn, optim
-from torch.distributions import Categorical, Distribution
+from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, DynamicCache, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    DynamicCache,
+    LlamaConfig,
+)
 from transformers.utils import hub
 
 WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
@@ -54,9 +61,8 @@ WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script a
 @dataclass
 class Args:
     model: str = "tiny"  # a new one over bytes, or the name or folder of one in the format of Hugging Face
-    task: str = "sorting"  # or a generator of reasoning-gym, or a file .jsonl of prompt, answer, and more
-    task_config: str = "{}"  # keyword arguments of the generator, as JSON
-    reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
+    task: str = "sorting"  # or a file .jsonl of prompt, answer, and more
+    reward: str = ""  # a reward model, or module:function(prompts, completions, **columns) -> scores
     chat: bool = False  # prompts are put into the model's chat template
     seed: int = 1  # all random numbers follow from it
     sft_steps: int = 50  # steps of supervised learning first, to have a start (0: none, for a trained model)
@@ -73,15 +79,15 @@ class Args:
     norm_adv: bool = True  # divide by the standard deviation of the group (without: Dr. GRPO)
     clip_coef: float = 0.2  # ratios below 1 - this gain nothing (inf: off)
     clip_coef_high: float = 0.28  # nor do those above 1 + this (inf: off)
+    sequence_ratio: bool = False  # a ratio is of a whole completion, not of a token (GSPO); clip at 3e-4
     loss_norm: str = "token"  # token: mean over all; sequence: of each first; constant: / max_new_tokens
-    anneal_clip: bool = False  # clip_coef falls linearly towards zero
-    ent_coef: float = 0.0  # weight of the entropy bonus
     kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
     max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
     target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     dtype: str = "float32"  # or bfloat16: the model computes in it; weights, losses and Adam stay in float32
+    micro_batch: int = 0  # completions in a pass of learning or scoring, to save memory (0: all of them)
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
@@ -98,7 +104,6 @@ class Batch(NamedTuple):
     tokens: Tensor  # (N, P + T)
     attended: Tensor  # (N, P + T), where they are not padding
     mask: Tensor  # (N, T)
-    actions: Tensor
     logprobs: Tensor  # of the policy that acted
     ref_logprobs: Tensor  # of the reference
     advantages: Tensor
@@ -114,27 +119,27 @@ def group_advantages(scores: np.ndarray, group_size: int, norm_adv: bool) -> np.
     return advantages.flatten()
 
 
-def grpo_loss(dist: Distribution, batch: Batch, clip_coef: float, args: Args) -> tuple:
+def grpo_loss(logprob: Tensor, batch: Batch, args: Args) -> tuple:
     """Clipped surrogate objective with the KL to a reference (after arXiv 2402.03300, equation 3).
 
-    dist (M,) is the current agent's for what counts -> scalar loss, metrics without gradient.
+    logprob (M,) is the current agent's for what counts -> scalar loss, metrics without gradient.
     """
-    logprob = dist.log_prob(batch.actions)
-    log_ratio = logprob - batch.logprobs
+    rows, log_ratio = len(batch.mask), logprob - batch.logprobs
+    if args.sequence_ratio:  # [G5] the geometric mean of the ratios of its tokens
+        row = batch.mask.nonzero()[:, 0]
+        log_ratio = log_ratio.new_zeros(rows).index_add(0, row, log_ratio / batch.lengths)[row]
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + args.clip_coef_high)  # [G3]
-    rows = len(batch.mask)
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef_high)  # [G3]
     sizes = {"token": len(ratio), "sequence": rows * batch.lengths, "constant": rows * args.max_new_tokens}
     weights = 1 / sizes[args.loss_norm]  # [G4]
     gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)  # [D08]
     policy_loss = -(weights * gain).sum()
-    entropy = dist.entropy().mean()
     log_ref = batch.ref_logprobs - logprob
     ref_kl = (weights * ratio * (log_ref.exp() - 1 - log_ref)).sum()  # [L5] KL(new, reference)
-    loss = policy_loss + args.kl_coef * ref_kl - args.ent_coef * entropy  # [D10]
+    loss = policy_loss + args.kl_coef * ref_kl  # [D10]
     kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
     clip_frac = (ratio != clipped_ratio).float().mean()
-    metrics = {"policy_loss": policy_loss, "entropy": entropy}
+    metrics = {"policy_loss": policy_loss, "entropy": -logprob.mean()}
     metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
 
@@ -144,8 +149,7 @@ class Agent(nn.Module):
 
     def __init__(self, args: Args):
         super().__init__()
-        self.temperature, self.chat, self.max_new_tokens = args.temperature, args.chat, args.max_new_tokens
-        self.bfloat16 = args.dtype == "bfloat16"
+        self.args = args
         self.tokenizer, self.model = make_model(args)
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
@@ -158,6 +162,11 @@ class Agent(nn.Module):
         self.reference = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
 
+    def copy_model(self) -> None:
+        """Make the reference of the model as it is now."""
+        if self.args.kl_coef:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)  # [L8]
+
     def pad_rows(self, rows: list[list[int]], side: str = "right") -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""
         pad = partial(nn.utils.rnn.pad_sequence, batch_first=True, padding_side=side)
@@ -167,7 +176,7 @@ class Agent(nn.Module):
 
     def encode(self, prompts: list[str]) -> list[list[int]]:
         """Prompts as tokens, with all that the model expects around them."""
-        if self.chat:
+        if self.args.chat:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
@@ -180,21 +189,20 @@ class Agent(nn.Module):
         """Logits (N, keep, V) after the last tokens; attended says of all so far which are not padding."""
         inputs = {"input_ids": tokens, "attention_mask": attended.long(), "past_key_values": cache}
         inputs["position_ids"] = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
-        with torch.autocast(tokens.device.type, torch.bfloat16, self.bfloat16):
+        with torch.autocast(tokens.device.type, torch.bfloat16, self.args.dtype == "bfloat16"):
             output = model(**inputs, logits_to_keep=keep, use_cache=cache is not None)
         return output.logits.float()
 
-    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> Distribution:
-        """What the M tokens of the mask are chosen from."""
-        model = self.reference if frozen else self.model
-        logits = self.logits(
-            model, tokens[:, :-1], attended[:, :-1], mask.shape[1]
-        )  # [L2] of what comes next
-        return Categorical(logits=logits[mask] / self.temperature, validate_args=False)  # [L3]
+    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> Tensor:
+        """Log-probabilities (N, T) of a completion's tokens, of the model or of the frozen reference."""
+        model, T = self.reference if frozen else self.model, mask.shape[1]
+        logits = self.logits(model, tokens[:, :-1], attended[:, :-1], T)  # [L2] of what comes next
+        logits = logits.flatten(0, 1) / self.args.temperature  # [L3]
+        return -F.cross_entropy(logits, tokens[:, -T:].flatten(), reduction="none").view_as(mask)
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
-        logits = logits / self.temperature
+        logits = logits / self.args.temperature
         noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
         return (logits if greedy else logits - noise).argmax(-1)
 
@@ -231,9 +239,9 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
         learned = torch.cat([agent.logits(agent.model, *x, 1)[:, -1] for x in alone])
         agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 1, cache)
         sampled = agent.logits(agent.model, tokens[:, -1:], attended, 1, cache)[:, -1]
-        sampled, learned = ((x / agent.temperature).log_softmax(-1) for x in (sampled, learned))
+        sampled, learned = ((x / args.temperature).log_softmax(-1) for x in (sampled, learned))
         difference = (sampled - learned).abs().max().item()
-        if not difference < (0.5 if agent.bfloat16 else 0.01):  # rounding stays far below
+        if not difference < (0.5 if args.dtype == "bfloat16" else 0.01):  # rounding stays far below
             raise ValueError(f"their log-probabilities differ by {difference:.2g}")
     except Exception as error:  # each model lacks something else
         refuse(f"--model {args.model} is not sampled as it is trained: {type(error).__name__}: {error}")
@@ -244,7 +252,7 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
     """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
     tokens, attended = agent.pad_rows(agent.encode(prompts), "left")
     running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
-    for _ in range(agent.max_new_tokens):
+    for _ in range(agent.args.max_new_tokens):
         logits = agent.logits(agent.model, fed, attended, 1, cache)[:, -1]
         token = agent.act(logits, greedy).where(running, agent.pad)
         fed, masks = token[:, None], [*masks, running]
@@ -255,13 +263,24 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
     return tokens, attended, torch.stack(masks, 1)
 
 
-def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+@torch.no_grad()
+def in_pieces(size: int, rows: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
+    """What a function makes of rows, of that many at a time (0: of all), which saves memory."""
+    pieces = zip(*(x.split(size or len(x)) for x in rows), strict=True)
+    return torch.cat([function(*piece) for piece in pieces])
+
+
+def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
     """Add the gradients of the loss to the agent's -> its metrics; outside of the mask nothing counts."""
-    dist = agent(batch.tokens, batch.attended, batch.mask)
-    batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))  # [L11]
-    loss, metrics = grpo_loss(dist, batch, clip_coef, args)
-    loss.backward()
-    return metrics
+    total, size = {}, args.micro_batch or len(batch.mask)
+    for piece in map(Batch, *(x.split(size) for x in batch)):
+        rows, mask = piece[:3], piece.mask
+        share = mask.sum() / batch.mask.sum() if args.loss_norm == "token" else len(mask) / len(batch.mask)
+        counting = Batch(*rows, *(x[mask] for x in piece[3:]))  # [L11]
+        loss, metrics = grpo_loss(agent(*rows)[mask], counting, args)
+        (share * loss).backward()
+        total = {name: total.get(name, 0) + share * metric for name, metric in metrics.items()}
+    return total
 
 
 class Task(NamedTuple):
@@ -274,20 +293,19 @@ class Task(NamedTuple):
 
 def make_task(args: Args) -> Task:
     """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward, where = None, f"--task {args.task} --task-config {args.task_config} --reward {args.reward}"
+    reward, where = None, f"--task {args.task} --reward {args.reward}"
     try:
-        config = json.loads(args.task_config)
         if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
             problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
-        elif args.task.endswith(".jsonl"):
-            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
         else:
-            problems, reward = reasoning_gym_task(args.task, config)
-        if args.reward:
+            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
+        if ":" in args.reward:
             sys.path.append("")  # the module may be in the current folder
             module, _, name = args.reward.partition(":")
             reward = getattr(importlib.import_module(module), name)
+        elif args.reward:
+            reward = reward_model(args)
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
         unread, problems, where = problems, [], f"{args.task} line 1"
         for problem in unread:
@@ -295,7 +313,7 @@ def make_task(args: Args) -> Task:
                 raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
             problems.append(problem)
             where = f"{args.task} line {len(problems) + 1}"
-    except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
+    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
         refuse(f"{where}: {type(error).__name__}: {error}")
     names = {name: None for problem in problems for name in problem}
     problems = [names | problem for problem in problems]
@@ -307,16 +325,29 @@ def make_task(args: Args) -> Task:
     return Task(training, held_out, reward)
 
 
-def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
-    """Problems of a generator of reasoning-gym, and its own scores, which may give part of a point."""
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise ImportError("not sorting, not a file .jsonl; others take pip install reasoning-gym") from None
+def reward_model(args: Args) -> Callable[..., list]:
+    """A reward function: the one output of a model of texts, in standard units if it knows them."""
+    tokenizer = AutoTokenizer.from_pretrained(args.reward)
+    model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
+    model = model.to(pick_device(args.device)).eval()
+    if model.config.num_labels != 1:
+        raise ValueError(f"{model.config.num_labels} outputs, but a reward model has one")
+    mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
-    dataset = reasoning_gym.create_dataset(name, **{"seed": 0, "size": 10_000} | config)
-    problems = [{"prompt": x["question"], "answer": x["answer"], "entry": x} for x in dataset]
-    return problems, lambda completions, entry, **_: list(map(dataset.score_answer, completions, entry))
+    def reward(prompts, completions, finished, **_) -> list[float]:
+        if args.chat:
+            pairs = zip(prompts, completions, strict=True)
+            chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
+            texts = tokenizer.apply_chat_template(chats, tokenize=False)
+        else:
+            ends = [tokenizer.eos_token if end else "" for end in finished]
+            texts = ["".join(text) for text in zip(prompts, completions, ends, strict=True)]
+        inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
+        rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
+        scores = in_pieces(args.micro_batch, rows, lambda *rows: model(*rows).logits[:, 0])
+        return ((scores - mean) / deviation).tolist()
+
+    return reward
 
 
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
@@ -332,6 +363,7 @@ def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: 
     exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": texts, "completion_ids": rows}
+    columns["finished"] = [row[-1] in ends for row in rows]
     returned = task.reward(**columns) if task.reward else exact
     if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
         returned = []  # a number, a dict, None
@@ -376,9 +408,9 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
         rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
         answers, mask = agent.pad_rows([row + end for row in rows])
-        dist = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
+        logprob = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
-        (-dist.log_prob(answers[mask]).mean()).backward()
+        (-logprob[mask].mean()).backward()
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
 
@@ -402,9 +434,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
     if not args.resume:
         warm_start(agent, args, task)
-    if args.kl_coef:
-        agent.reference = copy.deepcopy(agent.model).requires_grad_(False)  # [L8]
-    parameters = [parameter for parameter in agent.parameters() if parameter.requires_grad]
+    agent.copy_model()
+    parameters = list(agent.model.parameters())
     optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     run_dir, lock = make_run_dir(args)
     past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {"iteration": 0}
@@ -430,9 +461,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer)
             seed_everything(args.seed, f"cut {iteration}")  # [E2]
-        remaining = 1 - iteration / num_iterations
-        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+        remaining = 1 - iteration / num_iterations if args.anneal_lr else 1  # [D04]
+        optimizer.param_groups[0]["lr"] = args.learning_rate * remaining
 
         # rollout
         start = time.perf_counter()
@@ -443,26 +473,20 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             rows, _, scores, exact = grade(agent, task, problems, tokens, mask)
             if any(np.ndim(score) for score in scores):
                 refuse("--reward scores tokens, but a group compares whole completions; see ppo_llm.py")
-            actions = tokens[:, -mask.shape[1] :]
-            dist = agent(tokens, attended, mask)  # the weights are still those that acted
-            zeros = torch.zeros(mask.shape, device=device)
-            logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
-            del dist  # M times the vocabulary: what follows needs the memory
-            ref_logprobs = logprobs
-            if agent.reference:
-                ref_logprob = agent(tokens, attended, mask, frozen=True).log_prob(actions[mask])
-                ref_logprobs = zeros.masked_scatter(mask, ref_logprob)
+            look = partial(in_pieces, args.micro_batch, (tokens, attended, mask))
+            logprobs = look(agent)  # the weights are still those that acted
+            ref_logprobs = look(partial(agent, frozen=True)) if agent.reference else logprobs
 
         # update
         advantages = group_advantages(np.array(scores), args.group_size, args.norm_adv).astype(np.float32)
         advantages, lengths = (on_device(x)[:, None].expand(mask.shape) for x in (advantages, mask.sum(1)))
-        batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, lengths)
+        batch = Batch(tokens, attended, mask, logprobs, ref_logprobs, advantages, lengths)
         history = []
         for _ in range(args.update_epochs):
             for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = compute_gradients(agent, minibatch, clip_coef, args)  # loss.backward()
+                metrics = compute_gradients(agent, minibatch, args)  # loss.backward()
                 metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
@@ -483,7 +507,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             warning = "; nearly all are the same, so little is learned: try more --sft-steps"
             alike = max(map(totals.count, totals)) > 0.98 * N
             bar.write(f"score before the first step: {row['score']:.3g}{warning * alike}")
-        row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
+        row["finished"] = torch.isin(tokens[:, -mask.shape[1] :][mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["tokens_per_second"] = mask.sum().item() / (time.perf_counter() - start)
@@ -612,7 +636,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("model", "task", "task_config", "seed", "num_envs") if resuming else ():
+        for name in ("model", "task", "seed", "num_envs") if resuming else ():
             if getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
@@ -647,7 +671,7 @@ def main() -> None:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
         args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
-        if args.reward != given.reward:
+        if ":" in args.reward and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
     if not args.evaluate:
         train(args)
@@ -655,8 +679,7 @@ def main() -> None:
     check(args)
     torch.set_num_threads(args.threads)
     task, agent = make_task(args), Agent(args).to(pick_device(args.device))
-    if args.kl_coef:
-        agent.reference = copy.deepcopy(agent.model)
+    agent.copy_model()
     load(folder, agent=agent)
     check_model(agent, args, [problem["prompt"] for problem in task.held_out])
     report(agent, args, Path(folder), task)

@@ -8,10 +8,11 @@
 """Proximal Policy Optimization for language models, the whole algorithm in one file.
 
     python variants/ppo_llm.py                                  # a new small model learns to sort digits
-    python variants/ppo_llm.py --model NAME --task spell_backward --sft-steps 0 --learning-rate 1e-6
+    python variants/ppo_llm.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-6
     git diff --no-index ppo_discrete.py variants/ppo_llm.py     # what changes when tokens are the actions
 
-A prompt is an env, a response is an episode, a token is an action; only the reward comes from elsewhere.
+A prompt is an env, a response is an episode, a token is an action; only the reward comes from elsewhere: a
+program (RLVR), or a reward model that has learned what people prefer (RLHF).
 
 Shapes  N rows are a prompt of up to P tokens, padded on the left, and a completion of up to T, on the right.
         The mask (N, T) picks the M tokens of completions that count: those up to the end of text.
@@ -42,10 +43,17 @@ import torch
 import tyro
 from filelock import FileLock
 from torch import Tensor, nn, optim
-from torch.distributions import Categorical, Distribution
+from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, ByT5Tokenizer, DynamicCache, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    DynamicCache,
+    LlamaConfig,
+)
 from transformers.utils import hub
 
 WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
@@ -54,9 +62,8 @@ WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script a
 @dataclass
 class Args:
     model: str = "tiny"  # a new one over bytes, or the name or folder of one in the format of Hugging Face
-    task: str = "sorting"  # or a generator of reasoning-gym, or a file .jsonl of prompt, answer, and more
-    task_config: str = "{}"  # keyword arguments of the generator, as JSON
-    reward: str = ""  # module:function(prompts, completions, **columns) -> scores; default: the task's own
+    task: str = "sorting"  # or a file .jsonl of prompt, answer, and more
+    reward: str = ""  # a reward model, or module:function(prompts, completions, **columns) -> scores
     chat: bool = False  # prompts are put into the model's chat template
     seed: int = 1  # all random numbers follow from it
     sft_steps: int = 50  # steps of supervised learning first, to have a start (0: none, for a trained model)
@@ -66,6 +73,7 @@ class Args:
     max_new_tokens: int = 12  # most tokens of a completion
     temperature: float = 1.0  # of policy and reference, in sampling and in learning
     learning_rate: float = 5e-4  # learning rate of Adam; for a large model 1e-6
+    critic_learning_rate: float = 1e-3  # learning rate of Adam for the critic; for a large model 1e-5
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 1.0  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
@@ -73,17 +81,14 @@ class Args:
     num_minibatches: int = 2  # gradient steps in a pass
     norm_adv: bool = True  # advantages are normalised, in each minibatch
     clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
-    anneal_clip: bool = False  # clip_coef falls linearly towards zero
-    vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
-    vf_coef: float = 1.0  # weight of the value loss
-    ent_coef: float = 0.0  # weight of the entropy bonus
     kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
     kl_in_reward: bool = False  # the KL is subtracted from each token's reward, instead of added to the loss
-    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
+    max_grad_norm: float = 0.5  # greatest norm of the policy's gradients, and of the critic's (inf: off)
     target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     dtype: str = "float32"  # or bfloat16: the model computes in it; weights, losses and Adam stay in float32
+    micro_batch: int = 0  # completions in a pass of learning or scoring, to save memory (0: all of them)
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
     run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
@@ -100,12 +105,10 @@ class Batch(NamedTuple):
     tokens: Tensor  # (N, P + T)
     attended: Tensor  # (N, P + T), where they are not padding
     mask: Tensor  # (N, T)
-    actions: Tensor
     logprobs: Tensor  # of the policy that acted
     ref_logprobs: Tensor  # of the reference
     advantages: Tensor
     returns: Tensor  # targets of the critic
-    values: Tensor  # of the critic at rollout time
 
 
 def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
@@ -119,42 +122,34 @@ def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: f
     return advantages
 
 
-def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
-    """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
+def ppo_loss(logprob: Tensor, value: Tensor, batch: Batch, args: Args) -> tuple:
+    """Clipped surrogate objective with value loss and KL to a reference (arXiv 1707.06347, equation 9).
 
-    dist and value (M,) are the current agent's for what counts -> scalar loss, metrics without gradient.
+    logprob and value (M,) are the current agent's for what counts -> scalar loss, metrics without gradient.
     """
-    logprob = dist.log_prob(batch.actions)
     log_ratio = logprob - batch.logprobs
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
-    advantages = batch.advantages
-    if args.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
-    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
-    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
-    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
-    value_loss = 0.5 * value_error.mean()
-    entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = -torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages).mean()  # [D08]
+    value_loss = 0.5 * ((value - batch.returns) ** 2).mean()
+    loss = policy_loss + value_loss  # [D10] of two networks, so no weights are needed
     log_ref = batch.ref_logprobs - logprob
     ref_kl = (ratio * (log_ref.exp() - 1 - log_ref)).mean()  # [L5] KL(new, reference)
     if not args.kl_in_reward:
         loss = loss + args.kl_coef * ref_kl
     kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
     clip_frac = (ratio != clipped_ratio).float().mean()
-    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": -logprob.mean()}
     metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
 
 
 class Agent(nn.Module):
-    """A language model as the actor; its last hidden state, through one linear layer, is the critic."""
+    """A language model as the actor; a copy of it, with one output in place of the logits, as the critic."""
 
     def __init__(self, args: Args):
         super().__init__()
-        self.temperature, self.chat, self.max_new_tokens = args.temperature, args.chat, args.max_new_tokens
-        self.bfloat16 = args.dtype == "bfloat16"
+        self.args = args
         self.tokenizer, self.model = make_model(args)
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
@@ -164,11 +159,18 @@ class Agent(nn.Module):
             refuse(f"--model {args.model} has no token that ends a text")
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
-        self.value_head = nn.Linear(self.model.get_output_embeddings().in_features, 1)
-        nn.init.zeros_(self.value_head.weight)  # [L6] a random one would make the first advantages noise
-        nn.init.zeros_(self.value_head.bias)
-        self.reference = None
+        self.reference = self.critic = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
+
+    def copy_model(self) -> None:
+        """Make the reference and the critic of the model as it is now."""
+        if self.args.kl_coef:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)  # [L8]
+        self.critic = copy.deepcopy(self.model)
+        head = nn.Linear(self.model.get_output_embeddings().in_features, 1, device=self.ends.device)
+        nn.init.zeros_(head.weight)  # [L6] a random one would make the first advantages noise
+        nn.init.zeros_(head.bias)
+        self.critic.set_output_embeddings(head)
 
     def pad_rows(self, rows: list[list[int]], side: str = "right") -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""
@@ -179,7 +181,7 @@ class Agent(nn.Module):
 
     def encode(self, prompts: list[str]) -> list[list[int]]:
         """Prompts as tokens, with all that the model expects around them."""
-        if self.chat:
+        if self.args.chat:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
         else:
@@ -192,24 +194,24 @@ class Agent(nn.Module):
         """Logits (N, keep, V) after the last tokens; attended says of all so far which are not padding."""
         inputs = {"input_ids": tokens, "attention_mask": attended.long(), "past_key_values": cache}
         inputs["position_ids"] = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
-        with torch.autocast(tokens.device.type, torch.bfloat16, self.bfloat16):
+        with torch.autocast(tokens.device.type, torch.bfloat16, self.args.dtype == "bfloat16"):
             output = model(**inputs, logits_to_keep=keep, use_cache=cache is not None)
         return output.logits.float()
 
-    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> tuple:
-        """What the M tokens of the mask are chosen from, and the values of the states before them."""
-        model = self.reference if frozen else self.model
-        hidden, last = [], model.get_output_embeddings()
-        with last.register_forward_pre_hook(lambda _, inputs: hidden.extend(inputs)):  # as wide as it takes
-            logits = self.logits(
-                model, tokens[:, :-1], attended[:, :-1], mask.shape[1]
-            )  # [L2] of what comes next
-        dist = Categorical(logits=logits[mask] / self.temperature, validate_args=False)  # [L3]
-        return dist, self.value_head(hidden[0][mask].float()).squeeze(-1)
+    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> Tensor:
+        """Log-probabilities (N, T) of a completion's tokens, of the model or of the frozen reference."""
+        model, T = self.reference if frozen else self.model, mask.shape[1]
+        logits = self.logits(model, tokens[:, :-1], attended[:, :-1], T)  # [L2] of what comes next
+        logits = logits.flatten(0, 1) / self.args.temperature  # [L3]
+        return -F.cross_entropy(logits, tokens[:, -T:].flatten(), reduction="none").view_as(mask)
+
+    def value(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
+        """Values (N, T) of the states before a completion's tokens."""
+        return self.logits(self.critic, tokens[:, :-1], attended[:, :-1], mask.shape[1]).squeeze(-1)
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
-        logits = logits / self.temperature
+        logits = logits / self.args.temperature
         noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
         return (logits if greedy else logits - noise).argmax(-1)
 
@@ -246,9 +248,9 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
         learned = torch.cat([agent.logits(agent.model, *x, 1)[:, -1] for x in alone])
         agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 1, cache)
         sampled = agent.logits(agent.model, tokens[:, -1:], attended, 1, cache)[:, -1]
-        sampled, learned = ((x / agent.temperature).log_softmax(-1) for x in (sampled, learned))
+        sampled, learned = ((x / args.temperature).log_softmax(-1) for x in (sampled, learned))
         difference = (sampled - learned).abs().max().item()
-        if not difference < (0.5 if agent.bfloat16 else 0.01):  # rounding stays far below
+        if not difference < (0.5 if args.dtype == "bfloat16" else 0.01):  # rounding stays far below
             raise ValueError(f"their log-probabilities differ by {difference:.2g}")
     except Exception as error:  # each model lacks something else
         refuse(f"--model {args.model} is not sampled as it is trained: {type(error).__name__}: {error}")
@@ -259,7 +261,7 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
     """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
     tokens, attended = agent.pad_rows(agent.encode(prompts), "left")
     running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
-    for _ in range(agent.max_new_tokens):
+    for _ in range(agent.args.max_new_tokens):
         logits = agent.logits(agent.model, fed, attended, 1, cache)[:, -1]
         token = agent.act(logits, greedy).where(running, agent.pad)
         fed, masks = token[:, None], [*masks, running]
@@ -270,13 +272,27 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Te
     return tokens, attended, torch.stack(masks, 1)
 
 
-def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
+@torch.no_grad()
+def in_pieces(size: int, rows: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
+    """What a function makes of rows, of that many at a time (0: of all), which saves memory."""
+    pieces = zip(*(x.split(size or len(x)) for x in rows), strict=True)
+    return torch.cat([function(*piece) for piece in pieces])
+
+
+def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
     """Add the gradients of the loss to the agent's -> its metrics; outside of the mask nothing counts."""
-    dist, value = agent(batch.tokens, batch.attended, batch.mask)
-    batch = Batch(*batch[:3], *(x[batch.mask] for x in batch[3:]))  # [L11]
-    loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
-    loss.backward()
-    return metrics
+    if args.norm_adv:
+        advantages = batch.advantages[batch.mask]
+        advantages = (batch.advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
+        batch = batch._replace(advantages=advantages)
+    total, size = {}, args.micro_batch or len(batch.mask)
+    for piece in map(Batch, *(x.split(size) for x in batch)):
+        rows, mask, share = piece[:3], piece.mask, piece.mask.sum() / batch.mask.sum()
+        counting = Batch(*rows, *(x[mask] for x in piece[3:]))  # [L11]
+        loss, metrics = ppo_loss(agent(*rows)[mask], agent.value(*rows)[mask], counting, args)
+        (share * loss).backward()
+        total = {name: total.get(name, 0) + share * metric for name, metric in metrics.items()}
+    return total
 
 
 class Task(NamedTuple):
@@ -289,20 +305,19 @@ class Task(NamedTuple):
 
 def make_task(args: Args) -> Task:
     """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward, where = None, f"--task {args.task} --task-config {args.task_config} --reward {args.reward}"
+    reward, where = None, f"--task {args.task} --reward {args.reward}"
     try:
-        config = json.loads(args.task_config)
         if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
             digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
             problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
-        elif args.task.endswith(".jsonl"):
-            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
         else:
-            problems, reward = reasoning_gym_task(args.task, config)
-        if args.reward:
+            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
+        if ":" in args.reward:
             sys.path.append("")  # the module may be in the current folder
             module, _, name = args.reward.partition(":")
             reward = getattr(importlib.import_module(module), name)
+        elif args.reward:
+            reward = reward_model(args)
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
         unread, problems, where = problems, [], f"{args.task} line 1"
         for problem in unread:
@@ -310,7 +325,7 @@ def make_task(args: Args) -> Task:
                 raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
             problems.append(problem)
             where = f"{args.task} line {len(problems) + 1}"
-    except (ImportError, AttributeError, OSError, KeyError, TypeError, ValueError, AssertionError) as error:
+    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
         refuse(f"{where}: {type(error).__name__}: {error}")
     names = {name: None for problem in problems for name in problem}
     problems = [names | problem for problem in problems]
@@ -322,16 +337,29 @@ def make_task(args: Args) -> Task:
     return Task(training, held_out, reward)
 
 
-def reasoning_gym_task(name: str, config: dict) -> tuple[list[dict], Callable]:
-    """Problems of a generator of reasoning-gym, and its own scores, which may give part of a point."""
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise ImportError("not sorting, not a file .jsonl; others take pip install reasoning-gym") from None
+def reward_model(args: Args) -> Callable[..., list]:
+    """A reward function: the one output of a model of texts, in standard units if it knows them."""
+    tokenizer = AutoTokenizer.from_pretrained(args.reward)
+    model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
+    model = model.to(pick_device(args.device)).eval()
+    if model.config.num_labels != 1:
+        raise ValueError(f"{model.config.num_labels} outputs, but a reward model has one")
+    mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
-    dataset = reasoning_gym.create_dataset(name, **{"seed": 0, "size": 10_000} | config)
-    problems = [{"prompt": x["question"], "answer": x["answer"], "entry": x} for x in dataset]
-    return problems, lambda completions, entry, **_: list(map(dataset.score_answer, completions, entry))
+    def reward(prompts, completions, finished, **_) -> list[float]:
+        if args.chat:
+            pairs = zip(prompts, completions, strict=True)
+            chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
+            texts = tokenizer.apply_chat_template(chats, tokenize=False)
+        else:
+            ends = [tokenizer.eos_token if end else "" for end in finished]
+            texts = ["".join(text) for text in zip(prompts, completions, ends, strict=True)]
+        inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
+        rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
+        scores = in_pieces(args.micro_batch, rows, lambda *rows: model(*rows).logits[:, 0])
+        return ((scores - mean) / deviation).tolist()
+
+    return reward
 
 
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
@@ -347,6 +375,7 @@ def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: 
     exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": texts, "completion_ids": rows}
+    columns["finished"] = [row[-1] in ends for row in rows]
     returned = task.reward(**columns) if task.reward else exact
     if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
         returned = []  # a number, a dict, None
@@ -391,9 +420,9 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
         rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
         answers, mask = agent.pad_rows([row + end for row in rows])
-        dist, _ = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
+        logprob = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
-        (-dist.log_prob(answers[mask]).mean()).backward()
+        (-logprob[mask].mean()).backward()
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
 
@@ -417,10 +446,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
     if not args.resume:
         warm_start(agent, args, task)
-    if args.kl_coef:
-        agent.reference = copy.deepcopy(agent.model).requires_grad_(False)  # [L8]
-    parameters = [parameter for parameter in agent.parameters() if parameter.requires_grad]
-    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
+    agent.copy_model()
+    policy, critic = list(agent.model.parameters()), list(agent.critic.parameters())
+    optimizer = optim.Adam([{"params": policy}, {"params": critic}], eps=1e-5, fused=True)  # [D03]
     run_dir, lock = make_run_dir(args)
     past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {"iteration": 0}
     first_iteration, steps, log = past["iteration"], past["iteration"] * N, []
@@ -445,9 +473,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer)
             seed_everything(args.seed, f"cut {iteration}")  # [E2]
-        remaining = 1 - iteration / num_iterations
-        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+        remaining = 1 - iteration / num_iterations if args.anneal_lr else 1  # [D04]
+        optimizer.param_groups[0]["lr"] = args.learning_rate * remaining
+        optimizer.param_groups[1]["lr"] = args.critic_learning_rate * remaining
 
         # rollout
         start = time.perf_counter()
@@ -455,16 +483,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             problems = [random.choice(task.training) for _ in range(N)]
             tokens, attended, mask = complete(agent, [problem["prompt"] for problem in problems])
             rows, _, scores, exact = grade(agent, task, problems, tokens, mask)
-            actions = tokens[:, -mask.shape[1] :]
-            dist, value = agent(tokens, attended, mask)  # the weights are still those that acted
-            zeros = torch.zeros(mask.shape, device=device)
-            values = zeros.masked_scatter(mask, value)
-            logprobs = zeros.masked_scatter(mask, dist.log_prob(actions[mask]))
-            del dist  # M times the vocabulary: what follows needs the memory
-            ref_logprobs = logprobs
-            if agent.reference:
-                ref_logprob = agent(tokens, attended, mask, frozen=True)[0].log_prob(actions[mask])
-                ref_logprobs = zeros.masked_scatter(mask, ref_logprob)
+            look = partial(in_pieces, args.micro_batch, (tokens, attended, mask))
+            logprobs, values = look(agent), look(agent.value)  # the weights are still those that acted
+            ref_logprobs = look(partial(agent, frozen=True)) if agent.reference else logprobs
 
         # update
         rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
@@ -479,14 +500,15 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         advantages = compute_gae(rewards, old_values, next_values, dones, args.gamma, args.gae_lambda)
         advantages = on_device(advantages.T)
         returns = advantages + values
-        batch = Batch(tokens, attended, mask, actions, logprobs, ref_logprobs, advantages, returns, values)
+        batch = Batch(tokens, attended, mask, logprobs, ref_logprobs, advantages, returns)
         history = []
         for _ in range(args.update_epochs):
             for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = compute_gradients(agent, minibatch, clip_coef, args)  # loss.backward()
-                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                metrics = compute_gradients(agent, minibatch, args)  # loss.backward()
+                metrics["grad_norm"] = nn.utils.clip_grad_norm_(policy, args.max_grad_norm)  # [D11]
+                metrics["critic_grad_norm"] = nn.utils.clip_grad_norm_(critic, args.max_grad_norm)
                 optimizer.step()
                 history.append(metrics)
             if metrics["kl"] > args.target_kl:  # [X3]
@@ -506,7 +528,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             warning = "; nearly all are the same, so little is learned: try more --sft-steps"
             alike = max(map(totals.count, totals)) > 0.98 * N
             bar.write(f"score before the first step: {row['score']:.3g}{warning * alike}")
-        row["finished"] = torch.isin(actions[mask], agent.ends).sum().item() / N
+        row["finished"] = torch.isin(tokens[:, -mask.shape[1] :][mask], agent.ends).sum().item() / N
         row["length"] = mask.sum().item() / N
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["tokens_per_second"] = mask.sum().item() / (time.perf_counter() - start)
@@ -555,7 +577,7 @@ def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
     counts = ("total_episodes", "num_envs", "max_new_tokens", "update_epochs", "num_minibatches", "threads")
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
-    highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
+    highest |= dict.fromkeys(("clip_coef", "target_kl"), math.inf)
     for name, value in vars(args).items():
         low, high = int(name in counts), highest.get(name, 10**12)
         text = isinstance(getattr(Args, name), str)
@@ -631,7 +653,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("model", "task", "task_config", "seed", "num_envs") if resuming else ():
+        for name in ("model", "task", "seed", "num_envs") if resuming else ():
             if getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
@@ -666,7 +688,7 @@ def main() -> None:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
         args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
-        if args.reward != given.reward:
+        if ":" in args.reward and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
     if not args.evaluate:
         train(args)
@@ -674,8 +696,7 @@ def main() -> None:
     check(args)
     torch.set_num_threads(args.threads)
     task, agent = make_task(args), Agent(args).to(pick_device(args.device))
-    if args.kl_coef:
-        agent.reference = copy.deepcopy(agent.model)
+    agent.copy_model()
     load(folder, agent=agent)
     check_model(agent, args, [problem["prompt"] for problem in task.held_out])
     report(agent, args, Path(folder), task)
