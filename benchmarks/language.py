@@ -39,8 +39,6 @@ LEARNING = {  # a table: its rows, and what makes them
         "after the warm start": f"variants/ppo_llm.py {START}",
         "PPO": "variants/ppo_llm.py",
         "PPO, a reward for each token": f"variants/ppo_llm.py {PROCESS}",
-        "PPO, a critic that learns nothing": "variants/ppo_llm.py --critic-learning-rate 0",
-        "PPO, the same, a reward for each token": f"variants/ppo_llm.py {PROCESS} --critic-learning-rate 0",
         "GRPO": "variants/grpo.py",
         "GRPO, `--group-size 4`": "variants/grpo.py --group-size 4",
         "GRPO, `--dtype bfloat16`": "variants/grpo.py --dtype bfloat16",

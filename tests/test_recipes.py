@@ -229,6 +229,7 @@ def test_self_play(tmp_path, train):
     env.reset(seed=0)
     [policy] = env.policies
     assert all(map(torch.equal, policy.state_dict().values(), agent.state_dict().values()))
+    assert self_play.TicTacToe(["", f"{tmp_path}/run0"]).policies[0] is None  # chance
     env.board[:], seen = [1, 0, 0, 0, 0, 0, 0, 0, 0], []
     policy.act = lambda obs: seen.append(obs.tolist()) or torch.tensor(4)
     env.reply()

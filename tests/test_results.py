@@ -113,7 +113,7 @@ def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
 
 
 def test_timings_are_of_all_rounds_and_on_a_page():
-    """That the pages show these values is checked with those of the runs, above; README's are these."""
+    """That the pages show these values is checked with those of the runs, above; others' are these."""
     pages = "".join(page.read_text() for page in results.PAGES)
     for table in timings.TABLES:
         assert f"<!-- begin timings {table} -->" in pages
@@ -128,7 +128,7 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     )
     text = f"{pole[0]} on CartPole, {cheetah[0]} on HalfCheetah, {breakout[0]} on Breakout; "
     text += f"with `--compile` {pole[1]}, {cheetah[1]}, {breakout[1]} ("
-    assert text in (results.ROOT / "README.md").read_text()
+    assert text in (results.ROOT / "docs/beside_others.md").read_text()
 
 
 def test_ratios_are_those_within_a_round():

@@ -2,10 +2,10 @@
 
     python ppo_discrete.py --env-id docs.recipes.self_play:TicTacToe-v0 --run-dir runs/round1
     python ppo_discrete.py --env-id docs.recipes.self_play:TicTacToe-v0 --run-dir runs/round2 \\
-        --env-kwargs '{"opponents": ["runs/round1"]}'
+        --env-kwargs '{"opponents": ["", "runs/round1"]}'
 
 The other player is part of the env, so the script need not know of it. Each episode has one of the opponents,
-drawn at random: with several, from all rounds before, a policy does not forget how to beat the old ones.
+drawn at random; "" is chance. Whoever is not among them, a policy forgets how to beat.
 """
 
 from types import SimpleNamespace
@@ -29,8 +29,8 @@ class TicTacToe(gym.Env):
         spaces = SimpleNamespace(
             single_observation_space=self.observation_space, single_action_space=self.action_space
         )
-        self.policies = []
-        for run_dir in opponents:
+        self.policies = [None] * ("" in opponents or not opponents)
+        for run_dir in filter(None, opponents):
             agent = ppo_discrete.Agent(spaces)
             ppo_discrete.load(run_dir, agent=agent)
             self.policies.append(agent)
@@ -38,7 +38,7 @@ class TicTacToe(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.board = np.zeros(9, np.float32)
-        self.policy = self.policies[self.np_random.integers(len(self.policies))] if self.policies else None
+        self.policy = self.policies[self.np_random.integers(len(self.policies))]
         if self.np_random.random() < 0.5:  # the other begins
             self.reply()
         return self.board.copy(), {}
