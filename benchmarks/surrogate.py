@@ -4,9 +4,9 @@
     python benchmarks/surrogate.py --plot    # the picture, and the numbers on the page
 
 ppo_discrete.py learns CartPole for 30,720 steps, and then takes one more update. From the weights before it,
-policies go that way: less far than the update did, as far, and much further. Of each one: the surrogates, KL and
-clip fraction of the rollout that the update had seen, the surrogate of 4,096 episodes of the old policy, and the
-mean return of as many fresh ones.
+policies go that way: less far than the update did, as far, and much further. Of each one: the surrogates, KL
+and clip fraction of the rollout that the update had seen, the surrogate of 4,096 episodes of the old policy,
+and the mean return of as many fresh ones.
 """
 
 import csv

@@ -19,7 +19,7 @@ STATES, ACTIONS = 3, 3
 
 
 class Problem:
-    """A random Markov decision process of three states and actions; a step is the last with probability 0.1."""
+    """A random problem of three states and actions, in which a step is the last with probability 0.1."""
 
     def __init__(self, seed: int, gamma: float = 0.9):
         random = np.random.default_rng(seed)
