@@ -2,11 +2,14 @@
 
 import itertools
 import re
+from types import SimpleNamespace
 
 import numpy as np
+import plot
 import pytest
 import surrogate
 import torch
+from PIL import Image
 from torch.autograd.functional import hessian, jacobian
 from torch.distributions import Categorical, Independent
 
@@ -232,7 +235,7 @@ def test_ratios_of_whole_episodes_explode():
         old, ratio = OLD[sequences].prod(1), (NEW / OLD)[sequences].prod(1)
         close(old @ ratio, 1.0)
         close(old @ ratio**2, 1.64**T)
-    assert "1.64" in PAGE and f"{1.64**10:.0f}" in PAGE
+    assert f"$1.64^{{10}} = {1.64**10:.0f}$" in PAGE and f"so {1.64**10:.0f} such" in PAGE
 
 
 def pairs(gamma=0.9, distance=1.0):
@@ -264,10 +267,13 @@ def penalty(problem, old):
 
 
 def test_lower_bound():
+    needed = []
     for distance in (0.01, 0.1, 1.0, 3.0):
         for problem, old, new in pairs(distance=distance):
-            bound = problem.surrogate(new, old) - penalty(problem, old) * kl(old, new).max()
-            assert problem.J(new) >= bound
+            L, far = problem.surrogate(new, old), kl(old, new).max()
+            needed.append(((L - problem.J(new)) / (penalty(problem, old) * far)).item())
+            assert problem.J(new) >= L - penalty(problem, old) * far
+    assert 1 / 500 < max(needed) < 1 / 400 and "A 400th" in PAGE
 
 
 def test_the_best_step_of_the_bound_is_tiny():
@@ -403,6 +409,43 @@ def test_page_and_tests_name_each_other():
     named = re.findall(r"`test_derivations.py::(\w+)`", PAGE)
     tests = [name for name in globals() if name.startswith("test_")]
     assert named == tests[: tests.index("test_page_and_tests_name_each_other")]
+
+
+def test_picture_and_table_are_what_the_csv_file_says():
+    assert surrogate.fill(PAGE) == PAGE, "python benchmarks/surrogate.py --plot"
+    for theme in plot.THEMES:
+        path = plot.FOLDER / f"surrogate_{theme}.png"
+        assert Image.open(path).text["Fingerprint"] == surrogate.fingerprint()
+
+
+def test_what_is_measured(monkeypatch):
+    """Along the first update: nothing is gained at 0, and a short step gains in proportion to its length."""
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(surrogate, "LEARNED", 1)
+    monkeypatch.setattr(surrogate, "EPISODES", 64)
+    monkeypatch.setattr(surrogate, "KLS", np.array([1e-4]))
+    agent, batch, before, after = surrogate.one_update(1)
+    assert len(batch.obs) == 512 and surrogate.flat(agent).equal(after) and not before.equal(after)
+    rows = [dict(zip(["seed", "step", "start", *surrogate.COLUMNS], map(float, row), strict=True))
+            for row in surrogate.measure(1, agent, batch, before, after)]  # fmt: skip
+    start, update, far = sorted(rows, key=lambda row: row["step"] == 1 or 2 * (row["step"] > 0))
+    assert start["step"] == 0 and update["step"] == 1 and far["kl"] == pytest.approx(1e-4, rel=0.1)
+    for name in surrogate.COLUMNS:
+        assert start[name] == pytest.approx(0, abs=1e-3)
+    assert update["batch"] > 0 and far["batch"] / update["batch"] == pytest.approx(far["step"], rel=0.1)
+    assert update["batch"] == update["clipped"] and 15 < start["start"] < 35
+
+
+def test_episodes_are_played_to_their_end_and_no_further(monkeypatch):
+    """A cart that is always pushed to the left loses its pole after eight to ten steps."""
+    monkeypatch.setattr(surrogate, "EPISODES", 64)
+    left = SimpleNamespace(act=lambda obs: torch.zeros(len(obs), dtype=torch.int64))
+    obs, actions, counts = surrogate.play(left, 1)
+    lengths = counts.sum(0)
+    assert 8 <= lengths.min() < lengths.max() <= 11 and obs.shape == (lengths.max(), 64, 4)
+    assert (counts == (torch.arange(len(counts))[:, None] < lengths)).all() and not actions.any()
+    ahead = surrogate.advantages_of(obs, counts, 1)  # nearly all of an episode's length is seen in its state
+    assert ahead.abs().mean() < 0.5 and ahead.mean().abs() < 1e-6
 
 
 def test_lines_are_those_of_the_scripts():
