@@ -49,6 +49,11 @@ LEARNING = {  # a table: its rows, and what makes them
         "GRPO": f"variants/grpo.py {SPELL} --total-episodes 12_800",
     },
 }
+CRITICS = {  # a row of the table: whose critic
+    "sorting": ("sorting", "PPO"),
+    "sorting, a reward for each token": ("sorting", "PPO, a reward for each token"),
+    "words backward": ("backward", "PPO"),
+}
 GRPO = "variants/grpo.py --total-episodes 12_800"
 PROXY = f"{GRPO} --reward benchmarks.failing_rewards:ascending"
 LONG = f"{GRPO} --reward benchmarks.failing_rewards:long --max-new-tokens 32 --num-envs 128"
@@ -134,13 +139,15 @@ def fingerprint(rows: list[list[str]]) -> str:
 
 
 def learned(task: str) -> list[str]:
-    """A row for each run: the scores of every seed, and the share of right answers where it differs."""
+    """A row for each run: right answers of every seed, or their scores with the right answers in brackets."""
     lines = ["| run | command | seed " + " | seed ".join(SEEDS) + " | mean |", "|---|---|---|---|---|---|"]
     found = {tuple(row[:3]): np.array(row[3:5], float) for row in read(SCORES)}
     for name, command in LEARNING[task].items():
         pairs = [found[task, name, seed] for seed in SEEDS]
         pairs.append(np.mean(pairs, axis=0))
-        cells = [f"{score:.3f}" + f" ({exact:.3f})" * (task != "sorting") for score, exact in pairs]
+        cells = [
+            f"{exact:.3f}" if task == "sorting" else f"{score:.3f} ({exact:.3f})" for score, exact in pairs
+        ]
         lines.append(f"| {name} | `python {command}` | {' | '.join(cells)} |")
     return lines
 
@@ -149,8 +156,8 @@ def critic() -> list[str]:
     """What PPO's critic explains of the returns, in the median of all iterations."""
     lines = ["| | seed " + " | seed ".join(SEEDS) + " |", "|---" * 4 + "|"]
     found = {tuple(row[:3]): row[5] for row in read(SCORES)}
-    for task, name in (("sorting", "sorting"), ("backward", "words backward")):
-        cells = [f"{float(found[task, 'PPO', seed]):.2f}".replace("-", "−") for seed in SEEDS]
+    for name, key in CRITICS.items():
+        cells = [f"{float(found[*key, seed]):.2f}".replace("-", "−") for seed in SEEDS]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
