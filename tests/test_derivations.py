@@ -444,8 +444,11 @@ def test_episodes_are_played_to_their_end_and_no_further(monkeypatch):
     lengths = counts.sum(0)
     assert 8 <= lengths.min() < lengths.max() <= 11 and obs.shape == (lengths.max(), 64, 4)
     assert (counts == (torch.arange(len(counts))[:, None] < lengths)).all() and not actions.any()
-    ahead = surrogate.advantages_of(obs, counts, 1)  # nearly all of an episode's length is seen in its state
-    assert ahead.abs().mean() < 0.5 and ahead.mean().abs() < 1e-6
+    remaining = (lengths - torch.arange(len(counts))[:, None])[counts].double()
+    for gamma, to_go in ((1, remaining), (0.5, 2 - 2 * 0.5**remaining)):
+        advantages = surrogate.advantages_of(obs, counts, gamma)  # to_go, less its projection on a baseline
+        close(to_go @ advantages, advantages @ advantages)
+        assert 0.001 < advantages.abs().mean() < 0.5 and advantages.mean().abs() < 1e-6
 
 
 def test_lines_are_those_of_the_scripts():
