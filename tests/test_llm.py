@@ -1210,14 +1210,14 @@ def test_a_reward_model_scores_whole_texts(script, make_args, judge):
     assert log[-1]["score"] != 0
 
 
-def test_reward_models_that_cannot_be(script, make_args, tmp_path, capfd):
-    config = LlamaConfig(
-        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9
-    )
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "two")
+def test_reward_models_that_cannot_be(script, make_args, tmp_path):
+    """A model of two outputs is none of rewards."""
+    sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+    model = AutoModelForSequenceClassification.from_config(LlamaConfig(**sizes))
+    model.save_pretrained(tmp_path / "two")
     ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "two")
-    said = refused(script, make_args(script, reward=str(tmp_path / "two")), capfd)
-    assert "2 outputs, but a reward model has one" in said
+    with pytest.raises(script.Mistake, match="2 outputs, but a reward model has one"):
+        script.train(make_args(script, reward=str(tmp_path / "two")))
 
 
 def test_reward_from_the_current_folder(script, make_args, tmp_path, monkeypatch):
@@ -1361,7 +1361,7 @@ def test_reasoning_gym(script, make_args, monkeypatch, tmp_path, capsys):
     """A file of problems, and scores that may be parts of a point."""
     monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
     reasoning_gym_tasks.dataset_of.cache_clear()
-    monkeypatch.setattr(sys, "argv", ["", "spell_backward", "word_length=2", "--size", "30"])
+    monkeypatch.setattr(sys, "argv", ["", "spell_backward", "word_length=3", "--size", "30"])
     reasoning_gym_tasks.main()
     (tmp_path / "words.jsonl").write_text(capsys.readouterr().out)
     flags = dict(task=str(tmp_path / "words.jsonl"), reward="tools.reasoning_gym_tasks:score")
