@@ -11,11 +11,10 @@ The last line it prints is JSON, of CPU time on one core: steps per second, seco
 never).
 """
 
+import argparse
 import json
 import os
 import time
-
-from command_line import Parser
 
 COMMON = dict(env="CartPole-v1", ent_coef=0.01, max_grad_norm=0.5, agent_kwargs={"activation": "tanh"})
 SETTINGS = {  # rejax's are those of its configs/gymnax/cartpole.yaml
@@ -25,7 +24,8 @@ SETTINGS = {  # rejax's are those of its configs/gymnax/cartpole.yaml
 
 
 def main() -> None:
-    parser = Parser(__doc__)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("settings", choices=SETTINGS)
     parser.add_argument("seed", type=int)
     args = parser.parse_args()
