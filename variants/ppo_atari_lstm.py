@@ -435,6 +435,7 @@ class Mistake(ValueError):
 
 
 def refuse(mistake: str) -> NoReturn:
+    """Raise it as a Mistake."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -446,9 +447,9 @@ def check(args: Args) -> None:
     for name, value in vars(args).items():
         low, high = int(name in counts), highest.get(name, 10**12)
         text = isinstance(getattr(Args, name), str)
-        wanted = "text (gymnasium.register gives an env an id)" if text else f"between {low} and {high}"
         if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")  # nor is NaN in any range
+            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
     B = args.num_steps * args.num_envs
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")

@@ -139,7 +139,8 @@ def ppo_loss(logprob: Tensor, value: Tensor, batch: Batch, args: Args) -> tuple:
         loss = loss + args.kl_coef * ref_kl
     kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
     clip_frac = (ratio != clipped_ratio).float().mean()
-    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": -logprob.mean()}
+    entropy = -logprob.mean()  # an estimate, from the tokens that were sampled
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
     metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
 
@@ -570,6 +571,7 @@ class Mistake(ValueError):
 
 
 def refuse(mistake: str) -> NoReturn:
+    """Raise it as a Mistake."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -581,9 +583,9 @@ def check(args: Args) -> None:
     for name, value in vars(args).items():
         low, high = int(name in counts), highest.get(name, 10**12)
         text = isinstance(getattr(Args, name), str)
-        wanted = "text" if text else f"between {low} and {high}"
         if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")  # nor is NaN in any range
+            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
     if args.total_episodes < args.num_envs:
         refuse(f"--total-episodes {args.total_episodes} is less than --num-envs {args.num_envs}")
     if args.num_envs % args.num_minibatches or args.num_envs // args.num_minibatches < 2:

@@ -60,7 +60,7 @@ mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn
 
 @dataclass
 class Args:
-    env_id: str = "HalfCheetah-v5"  # gymnasium id; "module:Name-v0" imports the module first
+    env_id: str = "HalfCheetah-v5"  # id in gymnasium's registry; "module:Name-v0" imports the module first
     env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
     seed: int = 1  # all random numbers follow from it
     total_timesteps: int | float = 1_000_000  # env steps of all envs together, in whole rollouts
@@ -479,6 +479,7 @@ class Mistake(ValueError):
 
 
 def refuse(mistake: str) -> NoReturn:
+    """Raise it as a Mistake."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -491,9 +492,9 @@ def check(args: Args) -> None:
         low, high = int(name in counts), highest.get(name, 10**12)
         low, high = (-20, 20) if name == "log_std_init" else (low, high)
         text = isinstance(getattr(Args, name), str)
-        wanted = "text (gymnasium.register gives an env an id)" if text else f"between {low} and {high}"
         if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")  # nor is NaN in any range
+            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
+            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
     B = args.num_steps * args.num_envs
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
