@@ -53,7 +53,7 @@ def load(tmp_path):
         path = tmp_path / "mine.py"
         path.write_text((ROOT / script).read_text())
         done = subprocess.run(["patch", "-F", "0", str(path), str(patch)], capture_output=True, text=True)
-        assert not done.returncode and "offset" not in done.stdout, done.stdout
+        assert not done.returncode, done.stdout
         if replaced:
             assert replaced[0] in path.read_text()
             path.write_text(path.read_text().replace(*replaced))
