@@ -304,6 +304,17 @@ def make_task(args: Args) -> Task:
     return Task(training, held_out, reward)
 
 
+def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
+    """What a reward model reads: prompts and completions, with all that it expects around them."""
+    pairs = list(zip(prompts, completions, strict=True))
+    if chat:
+        chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
+        return tokenizer.apply_chat_template(chats, tokenize=False)
+    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
+    begin, ends = tokenizer.bos_token if begins else "", [tokenizer.eos_token if x else "" for x in finished]
+    return [begin + x.removeprefix(begin) + y + end for (x, y), end in zip(pairs, ends, strict=True)]
+
+
 def reward_model(args: Args) -> Callable[..., list]:
     """A reward function: the one output of a model of texts, in standard units if it knows them."""
     tokenizer = AutoTokenizer.from_pretrained(args.reward)
@@ -314,13 +325,7 @@ def reward_model(args: Args) -> Callable[..., list]:
     mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
     def reward(prompts, completions, finished, **_) -> list[float]:
-        if args.chat:
-            pairs = zip(prompts, completions, strict=True)
-            chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
-            texts = tokenizer.apply_chat_template(chats, tokenize=False)
-        else:
-            ends = [tokenizer.eos_token if end else "" for end in finished]
-            texts = ["".join(text) for text in zip(prompts, completions, ends, strict=True)]
+        texts = whole_texts(tokenizer, args.chat, prompts, completions, finished)
         inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
         scores = in_pieces(args.micro_batch, rows, lambda *rows: model(*rows).logits[:, 0])

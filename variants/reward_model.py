@@ -74,7 +74,7 @@ class Args:
     num_envs: int = 128  # number of pairs that are drawn together
     max_new_tokens: int = 12  # most tokens of a completion; pairs with longer ones are left out
     temperature: float = 1.0  # of the model that makes pairs
-    learning_rate: float = 1e-3  # learning rate of Adam; for a large model 1e-6
+    learning_rate: float = 1e-3  # learning rate of Adam; for a large model 1e-5
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     num_minibatches: int = 2  # gradient steps in an iteration
     max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
@@ -302,6 +302,17 @@ def make_task(args: Args) -> Task:
     return Task(training, held_out, reward)
 
 
+def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
+    """What a reward model reads: prompts and completions, with all that it expects around them."""
+    pairs = list(zip(prompts, completions, strict=True))
+    if chat:
+        chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
+        return tokenizer.apply_chat_template(chats, tokenize=False)
+    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
+    begin, ends = tokenizer.bos_token if begins else "", [tokenizer.eos_token if x else "" for x in finished]
+    return [begin + x.removeprefix(begin) + y + end for (x, y), end in zip(pairs, ends, strict=True)]
+
+
 def reward_model(args: Args) -> Callable[..., list]:
     """A reward function: the one output of a model of texts, in standard units if it knows them."""
     tokenizer = AutoTokenizer.from_pretrained(args.reward)
@@ -312,13 +323,7 @@ def reward_model(args: Args) -> Callable[..., list]:
     mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
     def reward(prompts, completions, finished, **_) -> list[float]:
-        if args.chat:
-            pairs = zip(prompts, completions, strict=True)
-            chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
-            texts = tokenizer.apply_chat_template(chats, tokenize=False)
-        else:
-            ends = [tokenizer.eos_token if end else "" for end in finished]
-            texts = ["".join(text) for text in zip(prompts, completions, ends, strict=True)]
+        texts = whole_texts(tokenizer, args.chat, prompts, completions, finished)
         inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
         scores = in_pieces(args.micro_batch, rows, lambda *rows: model(*rows).logits[:, 0])
@@ -408,22 +413,28 @@ def make_pairs(agent: Agent, args: Args, task: Task, problems: list[dict], count
 
 
 def encode_pairs(agent: Agent, args: Args, pairs: list[dict]) -> list[tuple]:
-    """Prompt, preferred, and other completion of each pair as rows of tokens."""
-    columns = [agent.encode([pair["prompt"] for pair in pairs])]
+    """Both texts of each pair as rows of tokens."""
+    if not pairs:
+        return []
+    encode, prompts = partial(agent.tokenizer, add_special_tokens=False), [pair["prompt"] for pair in pairs]
+    columns, longest = [], np.zeros(len(pairs))
     for name in ("chosen", "rejected"):
-        rows = agent.tokenizer([pair[name] for pair in pairs], add_special_tokens=False).input_ids
-        columns.append([row + [agent.ends[0].item()] for row in rows])
-    rows = [row for row in zip(*columns, strict=True) if max(map(len, row[1:])) <= args.max_new_tokens]
+        answers = [pair[name] for pair in pairs]
+        longest = np.maximum(longest, [len(row) + 1 for row in encode(answers).input_ids])  # with its end
+        texts = whole_texts(agent.tokenizer, args.chat, prompts, answers, [True] * len(pairs))
+        columns.append(encode(texts).input_ids)
+    fits = longest <= args.max_new_tokens
+    rows = [row for row, fit in zip(zip(*columns, strict=True), fits, strict=True) if fit]
     if len(rows) < len(pairs):
         print(f"{len(pairs) - len(rows)} of {len(pairs)} pairs are longer than --max-new-tokens: left out")
-    if pairs and not rows:
+    if not rows:
         refuse(f"all pairs are longer than --max-new-tokens {args.max_new_tokens}")
     return rows
 
 
 def make_batch(agent: Agent, pairs: list[tuple]) -> Batch:
     """Pairs of rows of tokens as tensors."""
-    tokens, attended = agent.pad_rows([prompt + row for prompt, *both in pairs for row in both])
+    tokens, attended = agent.pad_rows([row for pair in pairs for row in pair])
     return Batch(tokens.unflatten(0, (-1, 2)), attended.unflatten(0, (-1, 2)))
 
 
