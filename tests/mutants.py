@@ -34,6 +34,9 @@ GAMES = ATARI + LSTM + DISTRIBUTED
 SCRIPTS = VECTOR + GAMES
 PPO_LLM, GRPO = ("ppo_llm",), ("grpo",)
 LANGUAGE = PPO_LLM + GRPO
+DPO, JUDGE = ("dpo",), ("reward_model",)
+PREFERENCES = DPO + JUDGE
+TEXTS = LANGUAGE + PREFERENCES
 TOOLS = SWEEP, COMPARE, TUNE = ("sweep",), ("compare",), ("tune",)
 ONE_PROCESS = VECTOR + ATARI + LSTM + LANGUAGE
 
@@ -43,7 +46,7 @@ class Mutant(NamedTuple):
     line: str  # or a part of it
     broken: str
     test: str = ""  # as in test_gae::test_one_transition; default: the one in the table of tags
-    scripts: tuple[str, ...] = SCRIPTS  # those of them that have the line (and a tag's: LANGUAGE, too)
+    scripts: tuple[str, ...] = SCRIPTS  # those of them that have the line (and a tag's: language models, too)
 
 
 # fmt: off
@@ -712,40 +715,41 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_devices::test_copies", LANGUAGE),
     ("device", "if row[-1] in ends", "if row[-1] in agent.ends", "test_devices::test_copies", LANGUAGE),
     # ---- language models
-    ("D06", "np.random.permutation(N)", "np.arange(N)", "", LANGUAGE),
-    ("D06", "np.random.permutation(N)", "np.random.randint(N, size=N)", "", LANGUAGE),
+    ("D06", "np.random.permutation(N)", "np.arange(N)", "", TEXTS),
+    ("D06", "np.random.permutation(N)", "np.random.randint(N, size=N)", "", TEXTS),
     ("D08", "torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)",
      "ratio * batch.advantages", "", GRPO),
     ("D08", "torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)",
      "clipped_ratio * batch.advantages", "", GRPO),
     ("D08", "1 + args.clip_coef)", "1 + 2 * args.clip_coef)", "", PPO_LLM),
     ("E2", "        warm_start(agent, args, task)", "        warm_start(agent, args, task)\n"
-     "    if args.resume:\n        warm_start(agent, args, task)", "", LANGUAGE),
+     "    if args.resume:\n        warm_start(agent, args, task)", "", TEXTS),
     ("L1", "(attended.cumsum(1) - 1).clamp(min=0)",
-     "torch.arange(attended.shape[1]).expand(attended.shape)", "", LANGUAGE),
-    ("L2", "tokens[:, :-1], attended[:, :-1]", "tokens, attended", "", LANGUAGE),
-    ("L3", "logits.flatten(0, 1) / self.args.temperature", "logits.flatten(0, 1)", "", LANGUAGE),
-    ("L3", "logits = logits / self.args.temperature", "pass", "", LANGUAGE),
+     "torch.arange(attended.shape[1]).expand(attended.shape)", "", TEXTS),
+    ("L2", "tokens[:, :-1], attended[:, :-1]", "tokens, attended", "", TEXTS),
+    ("L3", "logits.flatten(0, 1) / self.args.temperature", "logits.flatten(0, 1)", "", TEXTS),
+    ("L3", "logits = logits / self.args.temperature", "pass", "", TEXTS),
     *(("bfloat16", line, broken, "test_llm::test_bfloat16", LANGUAGE) for line, broken in (
         ("self.args.dtype == \"bfloat16\"):", "False):"),
         ("output.logits.float()", "output.logits"))),
-    ("L4", "~torch.isin(token, agent.ends)", "(token != agent.pad)", "", LANGUAGE),
-    ("L4", "~torch.isin(token, agent.ends)", "~torch.isin(token, agent.ends[:1])", "", LANGUAGE),
-    ("L4", "*masks, running]", "*masks, running & ~torch.isin(token, agent.ends)]", "", LANGUAGE),
-    ("L4", ".where(running, agent.pad)", "", "", LANGUAGE),
+    ("L4", "~torch.isin(token, agent.ends)", "(token != agent.pad)", "", TEXTS),
+    ("L4", "~torch.isin(token, agent.ends)", "~torch.isin(token, agent.ends[:1])", "", TEXTS),
+    ("L4", "*masks, running]", "*masks, running & ~torch.isin(token, agent.ends)]", "", TEXTS),
+    ("L4", ".where(running, agent.pad)", "", "", TEXTS),
     ("L5", "ratio * (log_ref.exp()", "(log_ref.exp()", "", LANGUAGE),
     ("L5", "batch.ref_logprobs - logprob", "logprob - batch.ref_logprobs", "", LANGUAGE),
     ("L5", "(log_ref.exp() - 1 - log_ref)", "-log_ref", "", LANGUAGE),
     ("L6", "nn.init.zeros_(head.weight)", "pass", "", PPO_LLM),
     ("L6", "nn.init.zeros_(head.bias)", "pass", "", PPO_LLM),
-    ("L7", "self.eval()", "self.train()", "", LANGUAGE),
-    ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "self.model", "", LANGUAGE),
-    ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "copy.deepcopy(self.model)", "", LANGUAGE),
+    ("L7", "self.eval()", "self.train()", "", LANGUAGE + DPO),
+    ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "self.model", "", LANGUAGE + DPO),
+    ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "copy.deepcopy(self.model)", "",
+     LANGUAGE + DPO),
     ("L8", "if self.args.kl_coef:", "if True:", "", LANGUAGE),
     ("L9", "len(row) - score.size : len(row), n]", "-score.size :, n]", "", PPO_LLM),
     ("L9", "dones[len(row) - 1, n]", "dones[-1, n]", "", PPO_LLM),
-    ("L10", 'if problem["prompt"] not in seen]', "if problem not in held_out]", "", LANGUAGE),
-    ("L10", 'if problem["prompt"] not in seen]', "]", "", LANGUAGE),
+    ("L10", 'if problem["prompt"] not in seen]', "if problem not in held_out]", "", TEXTS),
+    ("L10", 'if problem["prompt"] not in seen]', "]", "", TEXTS),
     ("L12", "rewards -= args.kl_coef", "rewards += args.kl_coef", "", PPO_LLM),
     ("L12", "(logprobs - ref_logprobs).T", "(logprobs - ref_logprobs).clamp(min=0).T", "", PPO_LLM),
     ("G1", "groups - groups.mean(1, keepdims=True)", "groups - groups.mean()", "", GRPO),
@@ -856,7 +860,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("D11", "clip_grad_norm_(critic, args", "clip_grad_norm_(policy, args", "", PPO_LLM),
     ("D11", "clip_grad_norm_(policy, args", "clip_grad_norm_(policy + critic, args", "", PPO_LLM),
     ("D04", "args.critic_learning_rate * remaining", "args.critic_learning_rate", "", PPO_LLM),
-    ("D04", "iterations if args.anneal_lr else 1", "iterations", "", LANGUAGE),
+    ("D04", "iterations if args.anneal_lr else 1", "iterations", "", TEXTS),
     ("L6", "self.critic.set_output_embeddings(head)", "self.model.set_output_embeddings(head)", "", PPO_LLM),
     ("critic", "self.critic = copy.deepcopy(self.model)", "self.critic = self.model",
      "test_llm::test_the_critic_is", PPO_LLM),
@@ -875,9 +879,38 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("G5", "nonzero()[:, 0]", "nonzero()[:, 1]", "", GRPO),
     *(("reward model", line, broken, "test_llm::test_a_reward_model", LANGUAGE) for line, broken in (
         ("((scores - mean) / deviation)", "scores"), ("(scores - mean) / deviation", "scores / deviation"),
-        ('tokenizer.eos_token if end else ""', "tokenizer.eos_token"),
+        ('tokenizer.eos_token if x else ""', "tokenizer.eos_token"),
         ("add_special_tokens=False, padding=True", "padding=True"))),
     ("reward model", "model.config.num_labels != 1", "False", "test_llm::test_reward_models_that", LANGUAGE),
+    ("P1", "(logprobs - batch.ref_logprobs)  # [P1]", "logprobs", "", DPO),
+    ("P1", "args.beta * (logprobs", "(logprobs", "", DPO),
+    ("P2", "-F.logsigmoid(margin)", "-F.logsigmoid(-margin)", "", PREFERENCES),
+    ("P2", "-F.logsigmoid(margin)", "-margin", "", PREFERENCES),
+    ("P3", "- args.sft_coef * chosen", "", "", DPO),
+    ("P3", "(logprobs / batch.mask.sum(2)).mean(0)", "logprobs.mean(0)", "", DPO),
+    ("P4", "both if random.random() < args.label_noise else both[::-1]", "both[::-1]", "", PREFERENCES),
+    ("P4", "both if random.random() < args.label_noise else both[::-1]", "both", "", PREFERENCES),
+    ("P5", "scorer.base_model.load_state_dict(self.model.base_model.state_dict())", "pass", "", JUDGE),
+    ("P6", "[float(scores.mean()), float(scores.std())]", "[0.0, float(scores.std())]", "", JUDGE),
+    ("P6", "[float(scores.mean()), float(scores.std())]", "[float(scores.mean()), 1.0]", "", JUDGE),
+    ("L7", "scorer.to(self.ends.device).eval()", "scorer.to(self.ends.device).train()", "", JUDGE),
+    ("L11", "(logprobs.view_as(mask) * mask).sum(2)", "logprobs.view_as(mask).sum(2)", "", DPO),
+    ("E2", "        if not args.resume:\n            seed_everything",
+     "        if True:\n            seed_everything", "", JUDGE),
+    *(("pairs", line, broken, f"test_preferences::{test}", scripts) for test, line, broken, scripts in (
+        ("test_own_pairs_differ", "totals[n].argsort()", "(0, 1)", PREFERENCES),
+        ("test_own_pairs_differ", "task.training, args.num_pairs", "task.held_out, args.num_pairs", DPO),
+        ("test_own_pairs_differ", "task.held_out, args.eval_ep", "task.training, args.eval_ep", JUDGE),
+        ("test_a_model_that_always", "if len(pairs) < 0.02 * asked:", "if False and len(pairs) < asked:",
+         PREFERENCES),
+        ("test_pairs_that_are_too_long", "row[1:])) <= args", "row[1:])) < args", DPO),
+        ("test_pairs_that_are_too_long", "longest <= args", "longest < args", JUDGE),
+        ("test_pieces_have", "(share * loss).backward()", "loss.backward()", PREFERENCES),
+        ("test_how_sure", "np.logaddexp(0, -margin)", "np.logaddexp(0, margin)", JUDGE),
+        ("test_how_sure", "margin > 0, 1 /", "margin < 0, 1 /", JUDGE),
+        ("test_lines_that", 'or not problem["prompt"]', "", PREFERENCES),
+        ("test_a_judge_can", "answers, [True] * len(pairs)", "answers, [False] * len(pairs)", JUDGE),
+        ("test_without_evaluation", "if not pairs:", "if False:", JUDGE))),
     # ---- tools
     ("sweeps", "fcntl.flock(log, fcntl.LOCK_EX)", "pass", "test_sweep::test_killed_ten_times", SWEEP),
     ("sweeps", 'line += ["--resume", str(folder)]', 'line += ["--run-dir", str(folder)]',
@@ -920,7 +953,7 @@ def scripts_of(mutant):
     """The scripts that it is made of."""
     scripts = [script for script in mutant.scripts if mutant.line in file_of(script).read_text()]
     if mutant.scripts == SCRIPTS and not mutant.test:
-        texts = {script: file_of(script).read_text() for script in LANGUAGE}
+        texts = {script: file_of(script).read_text() for script in TEXTS}
         scripts += [s for s, text in texts.items() if mutant.line in text and f"[{mutant.subject}]" in text]
     return scripts
 
@@ -929,7 +962,11 @@ def named_in_the_table(tag, script):
     """The test of a tag; language models have rows of their own."""
     table = (ROOT / "docs/details.md").read_text()
     rows = re.findall(rf"^\| {tag} \|.*`(\w+)\.py::(\w+)` \|$", table, re.M)
-    return next("::".join(row) for row in rows if (row[0] == "test_llm") == (script in LANGUAGE))
+    file = "test_llm" if script in LANGUAGE else "test_preferences" if script in PREFERENCES else ""
+    rows = [
+        row for row in rows if row[0] == file or not file and row[0] not in ("test_llm", "test_preferences")
+    ]
+    return "::".join(rows[-1 if script in JUDGE else 0])
 
 
 def run_tests(folder, arguments):
@@ -969,7 +1006,7 @@ def survives(case):
 def select(words):
     """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE, *sum(TOOLS, ())}
+    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE, *PREFERENCES, *sum(TOOLS, ())}
     tags = {*words} - scripts
     return [
         (mutant, script)
@@ -1000,7 +1037,9 @@ def main():
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
     words = parser.parse_args().words
-    known = {*SCRIPTS, *TENSOR, *LANGUAGE, *sum(TOOLS, ())} | {mutant.subject for mutant in MUTANTS}
+    known = {*SCRIPTS, *TENSOR, *LANGUAGE, *PREFERENCES, *sum(TOOLS, ())} | {
+        mutant.subject for mutant in MUTANTS
+    }
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, 1)
@@ -1011,7 +1050,7 @@ def main():
     os.environ["OMP_NUM_THREADS"] = "1"
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["pytest", "hypothesis", "torch.utils.tensorboard", "gymnasium", "tyro", "moviepy"]
-        + ["transformers.models.llama", "transformers.models.gpt2"] * any(s in LANGUAGE for _, s in cases)
+        + ["transformers.models.llama", "transformers.models.gpt2"] * any(s in TEXTS for _, s in cases)
     )
     start, numbers = time.perf_counter(), [f"[{number}/{len(cases)}]" for number in range(1, len(cases) + 1)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -27,7 +27,8 @@ def not_imported(path):
 
 
 ppo_llm, grpo = not_imported("variants/ppo_llm.py"), not_imported("variants/grpo.py")
-LANGUAGE = [ppo_llm, grpo]
+dpo, reward_model = not_imported("variants/dpo.py"), not_imported("variants/reward_model.py")
+LANGUAGE = [ppo_llm, grpo, dpo, reward_model]
 FAMILY = {
     "R": reinforce_baseline,
     "D": ppo_discrete,
@@ -40,6 +41,8 @@ FAMILY = {
     "T": trpo,
     "V": ppo_llm,
     "G": grpo,
+    "O": dpo,
+    "B": reward_model,
 }
 FORKS = {  # of what, and what is not as there
     reinforce_baseline: (ppo_discrete, "Args Batch reinforce_loss compute_gradients check train"),
@@ -63,10 +66,20 @@ FORKS = {  # of what, and what is not as there
     ),
     ppo_llm: (
         ppo_discrete,
-        "Args Batch Task ppo_loss Agent make_model check_model complete compute_gradients make_task"
-        " reward_model in_pieces grade evaluate warm_start train check make_run_dir save load report main",
+        "Args Batch Task ppo_loss Agent make_model check_model complete compute_gradients"
+        " make_task whole_texts reward_model in_pieces grade evaluate warm_start"
+        " train check make_run_dir save load report main",
     ),
     grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients train check"),
+    dpo: (
+        grpo,
+        "Args Batch dpo_loss Agent score_pairs compute_gradients make_task make_pairs encode_pairs"
+        " train check",
+    ),
+    reward_model: (
+        dpo,
+        "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs make_batch train report main",
+    ),
 }
 GONE = {  # what the parent has and the fork does without
     ppo_atari: {"mlp", "Flatten"},
@@ -74,6 +87,8 @@ GONE = {  # what the parent has and the fork does without
     trpo: {"ppo_loss"},
     ppo_llm: {"layer_init", "mlp", "Flatten", "make_envs"},
     grpo: {"compute_gae"},
+    dpo: {"group_advantages"},
+    reward_model: {"score_pairs"},
 }
 LINES = {  # without the block of PEP 723
     reinforce_baseline: 491,
@@ -85,8 +100,10 @@ LINES = {  # without the block of PEP 723
     ppo_penalty: 577,
     ppo_atari_lstm: 558,
     trpo: 602,
-    ppo_llm: 705,
-    grpo: 688,
+    ppo_llm: 710,
+    grpo: 693,
+    dpo: 691,
+    reward_model: 698,
     ppo_atari_distributed: 574,
 }
 TRAIN_LINES = {  # where it may be longer than 148
@@ -108,6 +125,8 @@ DIFFS = {  # lines added and taken away
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
     (ppo_llm, grpo): (60, 77),
+    (grpo, dpo): (120, 122),
+    (dpo, reward_model): (115, 110),
 }
 
 
@@ -122,13 +141,13 @@ def definitions(module):
 
 
 def tags_of(module):
-    return re.findall(r"# .*\[([DEXLG]\d+)\]", source_of(module).split('"""', 2)[2])
+    return re.findall(r"# .*\[([DEXLGP]\d+)\]", source_of(module).split('"""', 2)[2])
 
 
 def rows_of_the_table():
     """(tag, letters of the files, file of the test, name of the test) for each detail."""
     table = (ROOT / "docs/details.md").read_text()
-    return re.findall(r"^\| ([DEXLG]\d+) \|.*\| ([A-Z ]+) \| `(\w+\.py)::(\w+)` \|$", table, re.M)
+    return re.findall(r"^\| ([DEXLGP]\d+) \|.*\| ([A-Z ]+) \| `(\w+\.py)::(\w+)` \|$", table, re.M)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "toy/Copy-v0"])
@@ -152,7 +171,8 @@ def test_one_epoch_of_one_minibatch_is_reinforce(make_args, no_evaluation, env_i
 def test_siblings_are_the_same_to_the_letter(module):
     parent, own = FORKS[module]
     ours, original = definitions(module), definitions(parent)
-    renamed = [re.sub("^(reinforce|grpo)_loss$", "ppo_loss", name) for name in ours]
+    [loss] = [name for name in original if name.endswith("_loss")] or ["ppo_loss"]
+    renamed = [loss if name.endswith("_loss") else name for name in ours]
     shared = [name for name in renamed if name in original]
     assert shared == [name for name in original if name in renamed]  # in the same order
     assert set(original) - set(renamed) == GONE.get(module, set())
@@ -167,7 +187,7 @@ def test_siblings_are_the_same_to_the_letter(module):
             {"env_id", "total_timesteps", "num_envs", "learning_rate"}
             | {"norm_adv", "target_kl", "device", "compile", "threads"},
         ),
-        (LANGUAGE, {"norm_adv", "clip_coef", "max_grad_norm"}),
+        (LANGUAGE[:2], {"norm_adv", "clip_coef", "max_grad_norm"}),
     ],
     ids=["games", "language"],
 )
@@ -183,16 +203,17 @@ def test_shared_flags_mean_the_same(modules, own):
 def test_table_of_tags():
     """Each named test exists."""
     rows = rows_of_the_table()
-    games = [tag for tag, letters, *_ in rows if not {"V", "G"} & {*letters.split()}]
+    games = [tag for tag, letters, *_ in rows if not {*"VGOB"} & {*letters.split()}]
     assert [tag for tag in games if tag[0] == "D"] == [f"D{number:02}" for number in range(1, 38)]
     assert [tag for tag in games if tag[0] != "D"] == [
         *("X1", "X2", "X3", "X4"),
         *("E1", "E2", "E3", "E4", "E5", "E6"),
     ]
-    language = [tag for tag, *_ in rows if tag[0] in "LG"]
+    language = [tag for tag, letters, *_ in rows if tag[0] in "LG" and {"V", "G"} & {*letters.split()}]
     assert language == [f"L{number}" for number in range(1, 13)] + ["G1", "G2", "G3", "G4", "G5"]
+    assert {tag for tag, *_ in rows if tag[0] == "P"} == {"P1", "P2", "P3", "P4", "P5", "P6"}
     for *_, file, name in rows:
-        assert f"def {name}(" in (ROOT / "tests" / file).read_text(), name
+        assert re.search(rf"(def |^    ){name}\b", (ROOT / "tests" / file).read_text(), re.M), name
 
 
 @pytest.mark.parametrize("letter", FAMILY)

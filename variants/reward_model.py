@@ -125,7 +125,7 @@ class Agent(nn.Module):
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
         self.pad = self.tokenizer.pad_token_id  # after which the model of texts looks for their ends
-        self.eval()  # [L7] for good: with dropout, a text would have many scores
+        self.eval()
 
     def make_scorer(self) -> None:
         """Let the model predict one number for a text instead of the next token."""
@@ -136,7 +136,7 @@ class Agent(nn.Module):
             scorer.base_model.load_state_dict(self.model.base_model.state_dict())  # [P5]
         except (ValueError, RuntimeError) as error:
             refuse(f"--model {self.args.model} has no form that scores texts: {str(error).splitlines()[0]}")
-        self.model = scorer.to(self.ends.device).eval()
+        self.model = scorer.to(self.ends.device).eval()  # [L7] with dropout, a text would have many scores
 
     def pad_rows(self, rows: list[list[int]], side: str = "right") -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""

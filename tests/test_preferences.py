@@ -1,0 +1,382 @@
+"""Reward models and DPO, against sums by hand, identities, and what others make of their files."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, Stopped, each_of
+from test_llm import (  # noqa: F401  the same tests, of these two scripts
+    gpt2,
+    look,
+    make_agent,
+    read,
+    test_left_padding_and_what_is_under_it_change_nothing,
+    test_temperature_is_of_sampling_learning_and_reference,
+    test_the_learner_sees_what_the_sampler_saw,
+    test_what_counts_ends_with_the_end_of_text,
+)
+from test_operations import checkpoint, command_line, same  # noqa: F401
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from variants import dpo, ppo_llm, reward_model
+
+SCRIPTS = [dpo, reward_model]
+script = each_of(SCRIPTS)
+only_dpo, only_judge = each_of([dpo]), each_of([reward_model])
+
+
+def late(prompts, completions, **columns):
+    """Prefers what begins with a large letter of ASCII."""
+    return [float(ord((text or " ")[0])) for text in completions]
+
+
+@pytest.fixture
+def make_args(tmp_path):
+    """make_args(script, **flags) -> Args of 2 iterations of 4 pairs, of which the task has 12."""
+    path = tmp_path / "pairs.jsonl"
+    numbers = [f"{i * 37 % 1000}" for i in range(12)]
+    lines = [{"prompt": f"{x}>", "chosen": x[::-1] + "7", "rejected": x} for x in numbers]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    runs = iter(range(100))
+
+    def make(script, iterations=2, **flags):
+        small = dict(
+            task=str(path), num_envs=4, max_new_tokens=8, sft_steps=0, eval_episodes=3, checkpoints=1
+        )
+        small |= dict(learning_rate=1e-2, run_dir=str(tmp_path / f"run{next(runs)}")) | flags
+        return script.Args(**{"total_episodes": iterations * small["num_envs"]} | small)
+
+    return make
+
+
+@pytest.fixture
+def own(make_args):
+    """Args of runs that make their own pairs."""
+
+    def make(script, **flags):
+        few = dict(task="sorting", num_pairs=40, sft_steps=40, eval_episodes=8, num_envs=16)
+        few["reward"] = "test_preferences:late"
+        return make_args(script, **few | {"max_new_tokens": 12} | flags)
+
+    return make
+
+
+@pytest.fixture(params=["rotary", "learned"])
+def positions(request, monkeypatch):
+    if request.param == "learned":
+        for each in SCRIPTS:
+            monkeypatch.setattr(each, "make_model", gpt2)
+    return request.param
+
+
+def rows_of(batch):
+    return [tuple(row) for row in batch.tokens.flatten(1).tolist()]
+
+
+# ---- losses
+
+
+def test_loss_of_a_pair_by_hand(only_dpo):
+    """Rewards are 0.5 * (-1 + 1.5) and 0.5 * (-2 + 1.8); the chosen one has 4 tokens."""
+    mask = torch.tensor([[[1, 1, 1, 1], [1, 1, 0, 0]]], dtype=torch.bool)
+    logprobs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    batch = dpo.Batch(None, None, mask, torch.tensor([[-1.5, -1.8]]))
+    loss, metrics = dpo.dpo_loss(logprobs, batch, dpo.Args(beta=0.5, sft_coef=0.2))
+    preference = math.log(1 + math.exp(-0.35))
+    expected = {"preference_loss": preference, "margin": 0.35, "accuracy": 1.0}
+    expected |= {"chosen_logprob": -0.25, "rejected_logprob": -1.0}
+    assert {name: x.item() for name, x in metrics.items()} == pytest.approx(expected, abs=1e-6)
+    assert loss.item() == pytest.approx(preference + 0.2 * 0.25)
+    assert not any(x.requires_grad for x in metrics.values())
+    [gradient] = torch.autograd.grad(loss, logprobs)
+    share = 0.5 / (1 + math.exp(0.35))
+    assert gradient[0].tolist() == pytest.approx([-share - 0.2 / 4, share])
+
+
+def test_loss_of_scores_by_hand(only_judge):
+    loss, metrics = reward_model.reward_loss(torch.tensor([[2.0, 1.0], [0.0, 3.0]], requires_grad=True))
+    expected = (math.log(1 + math.exp(-1)) + math.log(1 + math.exp(3))) / 2
+    assert loss.item() == pytest.approx(expected) and loss.requires_grad
+    shown = {"preference_loss": expected, "margin": -1.0, "accuracy": 0.5}
+    assert {name: x.item() for name, x in metrics.items()} == pytest.approx(shown)
+    assert not any(x.requires_grad for x in metrics.values())
+
+
+def test_metrics_are_means_over_an_update(script, make_args, record):
+    calls = record(script, "compute_gradients")
+    _, log = script.train(make_args(script, iterations=1))
+    metrics = [metrics for _, metrics in calls]
+    assert len(metrics) == 2
+    for name in metrics[0]:
+        assert log[0][name] == pytest.approx(np.mean([x[name].item() for x in metrics]), abs=1e-6)
+
+
+def test_without_a_step_the_model_is_the_reference(only_dpo, make_args):
+    """The reward of each completion is 0, so that neither is preferred."""
+    _, log = dpo.train(make_args(dpo, learning_rate=0.0))
+    assert log[0]["margin"] == 0 and log[0]["preference_loss"] == pytest.approx(math.log(2))
+
+
+def test_what_is_outside_of_the_mask_changes_nothing(only_dpo):
+    agent = make_agent(dpo)
+    tokens, attended = torch.randint(3, 259, (3, 2, 9)), torch.ones(3, 2, 9, dtype=torch.bool)
+    mask = torch.arange(6) < torch.tensor([[2, 6], [1, 4], [3, 3]])[..., None]
+    attended[..., -6:] = mask
+    with torch.no_grad():
+        before = dpo.score_pairs(agent, tokens, attended, mask)
+        garbage = tokens.clone()
+        garbage[..., -6:][~mask] = 99
+        assert torch.equal(dpo.score_pairs(agent, garbage, attended, mask), before)
+        alone = agent(*(x[:1, 1] for x in (tokens, attended, mask)))
+    assert before[0, 1].item() == pytest.approx(alone.sum().item(), abs=1e-4)
+
+
+def test_pieces_have_the_gradient_of_the_whole(script, make_args, record):
+    calls = record(script, "compute_gradients")
+    agent, _ = script.train(args := make_args(script, iterations=1, num_minibatches=1, learning_rate=0.0))
+    batch, found = calls[0][0][1], []
+    for size in (0, 1, 3):
+        agent.zero_grad()
+        metrics = script.compute_gradients(agent, batch, replace(args, micro_batch=size))
+        found.append([x.grad.clone() for x in agent.model.parameters()] + [metrics["preference_loss"]])
+    for whole, *others in zip(*found, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, whole, atol=1e-6, rtol=1e-4)
+    assert max(x.abs().max() for x in found[0]) > 1e-3
+
+
+# ---- training
+
+
+def test_schedule(script, make_args):
+    for anneal in (True, False):
+        _, log = script.train(make_args(script, iterations=4, anneal_lr=anneal))
+        shares = [1, 0.75, 0.5, 0.25] if anneal else [1] * 4
+        assert [row["learning_rate"] for row in log] == pytest.approx([1e-2 * x for x in shares])
+
+
+def test_optimizer(script, make_args, monkeypatch):
+    norms = []
+
+    class Spy(torch.optim.Adam):
+        def step(self):
+            norms.append(torch.cat([x.grad.flatten() for x in self.param_groups[0]["params"]]).norm().item())
+            return super().step()
+
+    monkeypatch.setattr(torch.optim, "Adam", Spy)
+    args = make_args(script, max_grad_norm=1e-3)
+    _, log = script.train(args)
+    assert norms == pytest.approx([1e-3] * 4, rel=1e-2) and log[0]["grad_norm"] > 2e-3
+    assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-5
+
+
+def test_every_pair_once_in_a_new_order(script, make_args, record):
+    name = {dpo: "in_pieces", reward_model: "make_batch"}[script]
+    drawn, steps = record(script, name), record(script, "compute_gradients")
+    script.train(make_args(script, iterations=3, num_envs=8, eval_episodes=0))
+    orders = []
+    for k in range(3):
+        batch = script.Batch(*drawn[k][0][1], None) if script is dpo else drawn[k][1]
+        parts = [rows_of(call[0][1]) for call in steps[2 * k : 2 * k + 2]]
+        assert [len(part) for part in parts] == [4, 4]
+        assert Counter(parts[0] + parts[1]) == Counter(rows_of(batch))
+        orders.append(parts[0] + parts[1] != rows_of(batch))
+    assert any(orders)
+
+
+@pytest.mark.parametrize("dropout", [0.5])
+def test_no_dropout(script, make_args, monkeypatch, record, dropout):
+    monkeypatch.setattr(script, "make_model", lambda args: gpt2(args, dropout))
+    calls = record(script, "compute_gradients")
+    agent, _ = script.train(args := make_args(script, iterations=1, num_minibatches=1, learning_rate=0.0))
+    again = script.compute_gradients(agent, calls[0][0][1], args)
+    assert again["preference_loss"] == calls[0][1]["preference_loss"]
+    assert any(isinstance(x, torch.nn.Dropout) for x in agent.modules())
+
+
+def test_held_out_prompts_are_never_trained_on(script, make_args, record, tmp_path):
+    path = tmp_path / "twice.jsonl"
+    lines = [{"prompt": f"{i % 5}>", "chosen": "x", "rejected": f"{i}"} for i in range(20)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    encoded = record(script, "encode_pairs")
+    script.train(make_args(script, task=str(path), eval_episodes=2))
+    assert [pair["prompt"] for pair in encoded[0][0][2]] == ["2>", "3>", "4>"] * 4
+    if script is reward_model:
+        assert [pair["prompt"] for pair in encoded[1][0][2]] == ["0>", "1>"]
+
+
+def test_the_reference_is_the_start(only_dpo, make_args, record):
+    warm = record(dpo, "warm_start")
+    agent, _ = dpo.train(make_args(dpo, learning_rate=0.0, sft_steps=3))
+    start = {name: x.clone() for name, x in warm[0][0][0].model.state_dict().items()}
+    agent, _ = dpo.train(make_args(dpo, sft_steps=3, iterations=4))
+    assert same(dict(agent.reference.state_dict()), start)
+    assert not same(dict(agent.model.state_dict()), start)
+    assert not any(x.requires_grad for x in agent.reference.parameters())
+
+
+def test_pairs_are_learned(script, make_args):
+    _, log = script.train(make_args(script, iterations=40, anneal_lr=False, learning_rate=3e-3))
+    assert np.mean([row["accuracy"] for row in log[-5:]]) > 0.9 > log[0]["accuracy"]
+    assert log[-1]["preference_loss"] < 0.5
+
+
+def test_imitation_keeps_the_preferred_answer_probable(only_dpo, make_args):
+    flags = dict(iterations=30, beta=0.1, learning_rate=3e-3)
+    ends = [dpo.train(make_args(dpo, sft_coef=x, **flags))[1][-1]["chosen_logprob"] for x in (0.0, 1.0)]
+    assert ends[1] > ends[0] + 1
+
+
+# ---- pairs
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
+def test_own_pairs_differ_in_their_scores(script, own, noise):
+    args = own(script, label_noise=noise, num_pairs=200, total_episodes=16)
+    script.train(args)
+    pairs = read(ROOT / args.run_dir / "pairs.jsonl")
+    assert len(pairs) == 200 + 8 * (script is reward_model)
+    chosen, rejected = (late("", [pair[name] for pair in pairs]) for name in ("chosen", "rejected"))
+    wrong = np.less(chosen, rejected)
+    assert (wrong | np.greater(chosen, rejected)).all()
+    assert wrong.mean() == pytest.approx(noise, abs=0.1)
+    held_out = {problem["prompt"] for problem in script.make_task(args).held_out}
+    assert {pair["prompt"] for pair in pairs[-200:]}.isdisjoint(held_out)
+    if script is reward_model:
+        assert {pair["prompt"] for pair in pairs[:8]} <= held_out
+
+
+def test_own_pairs_are_a_task(script, own, make_args):
+    """Those of one script are read by the other, with the same ones held out."""
+    args = own(reward_model, total_episodes=16)
+    reward_model.train(args)
+    task = script.make_task(make_args(script, task=f"{args.run_dir}/pairs.jsonl", eval_episodes=8))
+    assert len(task.held_out) == 8 and len(task.training) == 40
+    assert script.train(make_args(script, task=f"{args.run_dir}/pairs.jsonl", max_new_tokens=12))
+
+
+def test_a_model_that_always_answers_alike_makes_no_pairs(script, own):
+    with pytest.raises(script.Mistake, match="nearly always have the same score"):
+        script.train(own(script, reward="test_llm:equal"))
+
+
+def test_pairs_that_are_too_long_are_left_out(script, make_args, tmp_path, capsys):
+    path = tmp_path / "long.jsonl"
+    lines = [{"prompt": f"{i}>", "chosen": "1" * 7, "rejected": "2" * (6 + i % 3)} for i in range(9)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    script.train(make_args(script, task=str(path), eval_episodes=0))
+    assert "3 of 9 pairs are longer than --max-new-tokens" in capsys.readouterr().out
+    with pytest.raises(script.Mistake, match="all pairs are longer"):
+        script.train(make_args(script, task=str(path), eval_episodes=0, max_new_tokens=6))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"prompt": "1>", "chosen": "x"}, "line 2: .*prompt and chosen and rejected, as text"),
+        ({"prompt": "1>", "chosen": 1, "rejected": "x"}, "line 2: .*as text"),
+        ({"prompt": "", "chosen": "y", "rejected": "x"}, "line 2: .*as text"),
+        ("no object", "line 2"),
+    ],
+)
+def test_lines_that_are_no_pairs(script, make_args, tmp_path, line, message):
+    path = tmp_path / "broken.jsonl"
+    path.write_text("\n".join(map(json.dumps, [{"prompt": "0>", "chosen": "a", "rejected": ""}, line])))
+    with pytest.raises(script.Mistake, match=message):
+        script.train(make_args(script, task=str(path)))
+
+
+# ---- what a reward model is to others
+
+
+def test_a_judge_begins_with_the_trunk_of_the_language_model(only_judge):
+    agent = reward_model.Agent(reward_model.Args())
+    trunk = {name: x.clone() for name, x in agent.model.base_model.state_dict().items()}
+    agent.make_scorer()
+    assert same(dict(agent.model.base_model.state_dict()), trunk)
+    assert agent.model.config.num_labels == 1
+
+
+def test_a_judge_can_be_loaded_elsewhere(only_judge, make_args, record, tmp_path):
+    """By transformers alone, and by --reward, for which it is in standard units of the held-out texts."""
+    evaluated = record(reward_model, "evaluate")
+    args = make_args(reward_model, iterations=8, learning_rate=3e-3)
+    _, log = reward_model.train(args)
+    scores = np.array(evaluated[0][1])
+    held_out = reward_model.make_task(args).held_out
+    assert log[-1]["eval_accuracy"] == np.mean(scores[:, 0] > scores[:, 1])
+    folder = f"{args.run_dir}/model"
+    judge = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = [pair["prompt"] + pair[name] + "</s>" for pair in held_out for name in ("chosen", "rejected")]
+    inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        found = judge(inputs.input_ids, inputs.attention_mask).logits[:, 0].numpy()
+    np.testing.assert_allclose(found, scores.flatten(), atol=1e-5)
+    reward = ppo_llm.reward_model(ppo_llm.Args(reward=folder))
+    prompts = [pair["prompt"] for pair in held_out for _ in range(2)]
+    answers = [pair[name] for pair in held_out for name in ("chosen", "rejected")]
+    standard = np.array(reward(prompts=prompts, completions=answers, finished=[True] * 6))
+    assert standard.mean() == pytest.approx(0, abs=1e-5) and standard.std() == pytest.approx(1, abs=1e-4)
+    np.testing.assert_allclose(standard, (scores.flatten() - scores.mean()) / scores.std(), atol=1e-4)
+
+
+def test_how_sure_it_is(only_judge, monkeypatch, capsys, tmp_path):
+    """Ten pairs with a margin of 1, seven of them right: it says 0.73, and 0.70 are."""
+    scores = np.array([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 3)
+    monkeypatch.setattr(reward_model, "evaluate", lambda *_: scores)
+    agent = reward_model.Agent(reward_model.Args())
+    agent.make_scorer()
+    assert reward_model.report(agent, reward_model.Args(), tmp_path, [()] * 10) == 0.7
+    out = capsys.readouterr().out
+    assert "said with 0.7 to 0.8:   10 pairs, 0.70 right" in out
+    loss = 0.7 * math.log(1 + math.exp(-1)) + 0.3 * math.log(1 + math.exp(1))
+    assert f"accuracy 0.700, loss {loss:.3f}" in out
+
+
+# ---- operations
+
+
+def test_stopped_and_resumed_is_never_interrupted(script, own, record, monkeypatch):
+    """To the bit; neither warm start nor pairs are made again."""
+    args = own(script, total_episodes=16 * 6, checkpoints=3, eval_episodes=8)
+    script.train(args)
+    stopped, calls, original = (
+        replace(args, run_dir=own(script).run_dir),
+        iter(range(100)),
+        script.compute_gradients,
+    )
+
+    def failing(*given):
+        if next(calls) == 7:  # of 0 to 11
+            raise Stopped
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "compute_gradients", failing)
+        with pytest.raises(Stopped):
+            script.train(stopped)
+    assert checkpoint(stopped.run_dir)["iteration"] == 2
+    stopped.resume, warm, made = stopped.run_dir, record(script, "warm_start"), record(script, "make_pairs")
+    script.train(stopped)
+    assert warm == made == []
+    a, b = checkpoint(args.run_dir), checkpoint(stopped.run_dir)
+    assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
+
+
+def test_evaluation_is_repeated(script, own, command_line, capfd):  # noqa: F811
+    args = own(script)
+    _, log = script.train(args)
+    capfd.readouterr()
+    code, out, err = command_line(script, "--evaluate", args.run_dir, "--reward", args.reward)
+    name = "eval_accuracy" if script is reward_model else "eval_score"
+    assert code == 0 and f"{log[-1][name]:.3f}" in out
+
+
+def test_without_evaluation(script, own):
+    _, log = script.train(own(script, eval_episodes=0))
+    assert not any(name.startswith("eval") for name in log[-1])
