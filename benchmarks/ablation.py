@@ -5,8 +5,8 @@
     python benchmarks/ablation.py --list                           # what there is, and what is done
 
 The table is benchmarks/ablation.toml. tools/sweep.py does the runs, in runs/ablation; whatever stopped this
-program, the same command goes on. A finished run is a row of benchmarks/results/ablation.csv: the return of the
-last episodes in training, its mean over all of training, and the mean return of 20 episodes of evaluation.
+program, the same command goes on. A finished run is a row of benchmarks/results/ablation.csv: the return of
+the last episodes in training, its mean over all of training, and that of 20 episodes of evaluation.
 """
 
 import csv
@@ -49,7 +49,7 @@ def edited(name: str, script: str) -> str:
 
 
 def command(name: str, env: str) -> list[str]:
-    """The command line of a change after `python`, without seed and folder; writes the script if it is edited."""
+    """The command line of a change after `python`, without seed and folder; an edited script is written."""
     script, change = TABLE["envs"][env]["script"], change_in(name, env)
     if change["edits"]:
         text, script = edited(name, script), f"runs/ablation/scripts/{name}/{script}"

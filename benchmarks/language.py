@@ -1,7 +1,7 @@
 """What language models learn, and what breaks when they are trained: docs/language.md.
 
     pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
-    python benchmarks/language.py           # 39 runs, of LEARNING and of RUNS: over an hour
+    python benchmarks/language.py           # 63 runs, of LEARNING and of RUNS: two hours
     python benchmarks/language.py --plot    # their picture and tables in docs/language.md
     python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
@@ -34,6 +34,8 @@ START = "--learning-rate 0 --total-episodes 256"
 WORDS = "tools/reasoning_gym_tasks.py spell_backward min_word_len=3 max_word_len=4"  # > runs/words.jsonl
 SPELL = "--task runs/words.jsonl --reward tools.reasoning_gym_tasks:score --sft-steps 200"
 PROCESS = "--reward benchmarks.process_reward:right_tokens"
+EDITED = "runs/relatives"  # grpo.py with an edit that the page shows
+GSPO = "variants/grpo.py --sequence-ratio --loss-norm sequence --kl-coef 0"
 LEARNING = {  # a table: its rows, and what makes them
     "sorting": {
         "after the warm start": f"variants/ppo_llm.py {START}",
@@ -42,6 +44,17 @@ LEARNING = {  # a table: its rows, and what makes them
         "GRPO": "variants/grpo.py",
         "GRPO, `--group-size 4`": "variants/grpo.py --group-size 4",
         "GRPO, `--dtype bfloat16`": "variants/grpo.py --dtype bfloat16",
+    },
+    "relatives": {
+        "GRPO, as it is here": "variants/grpo.py",
+        "GRPO, as published": "variants/grpo.py --loss-norm sequence --clip-coef-high 0.2",
+        "Dr. GRPO": "variants/grpo.py --no-norm-adv --loss-norm constant --clip-coef-high 0.2 --kl-coef 0",
+        "DAPO": "variants/grpo.py --kl-coef 0",
+        "RLOO": f"{EDITED}/RLOO.py --no-norm-adv --loss-norm constant --update-epochs 1 --num-minibatches 1"
+        " --clip-coef inf --clip-coef-high inf",
+        "CISPO": f"{EDITED}/CISPO.py --kl-coef 0",
+        "GSPO": f"{GSPO} --clip-coef 3e-4 --clip-coef-high 4e-4",
+        "GSPO, wider clips": f"{GSPO} --clip-coef 0.05 --clip-coef-high 0.07",
     },
     "backward": {
         "after the warm start": f"variants/ppo_llm.py {SPELL} {START}",
@@ -118,12 +131,23 @@ def run_missing(path: Path, header: list[str], jobs: list[tuple], work: Callable
         list(pool.map(append, [job for job in jobs if job not in there]))
 
 
+def edit(name: str) -> None:
+    """Write grpo.py with the edit that the page has by this name."""
+    [diff] = re.findall(rf"```diff {name}\n(.*?)```", PAGE.read_text(), re.S)
+    old, new = ("".join(x[1:] + "\n" for x in diff.splitlines() if x[0] == sign) for sign in "-+")
+    path = ROOT / f"{EDITED}/{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((ROOT / "variants/grpo.py").read_text().replace(old, new))
+
+
 def run_all() -> None:
     words = ROOT / "runs/words.jsonl"
     if not words.exists():
         words.parent.mkdir(exist_ok=True)
         made = subprocess.run([sys.executable, *WORDS.split()], cwd=ROOT, stdout=subprocess.PIPE, check=True)
         words.write_bytes(made.stdout)
+    for name in ("RLOO", "CISPO"):
+        edit(name)
     jobs = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
     run_missing(SCORES, ["task", "run", "seed", "score", "exact", "explained_variance"], jobs, learn)
     jobs = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]
@@ -146,7 +170,7 @@ def learned(task: str) -> list[str]:
         pairs = [found[task, name, seed] for seed in SEEDS]
         pairs.append(np.mean(pairs, axis=0))
         cells = [
-            f"{exact:.3f}" if task == "sorting" else f"{score:.3f} ({exact:.3f})" for score, exact in pairs
+            f"{exact:.3f}" if task in ("sorting", "relatives") else f"{score:.3f} ({exact:.3f})" for score, exact in pairs
         ]
         lines.append(f"| {name} | `python {command}` | {' | '.join(cells)} |")
     return lines

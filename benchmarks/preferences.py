@@ -3,9 +3,9 @@
     python benchmarks/preferences.py           # 51 runs, three seeds each: some forty minutes of a core
     python benchmarks/preferences.py --plot    # the picture and the tables of the page
 
-Three judges are reward models: of 16,000 pairs, of 16,000 with a tenth of the labels wrong, of 1,000 such ones.
-PPO optimises each of them under several weights of the KL. All runs are in benchmarks/results/preferences.csv:
-of each seed its curve, and the answers to 500 held-out prompts in the last line. Finished runs are not repeated.
+Three judges are reward models: of 16,000 pairs, of 16,000 with a tenth of the labels wrong, of 1,000 such
+ones. PPO optimises each of them under several weights of the KL. All runs are in results/preferences.csv: of
+each seed its curve, and the answers to 500 held-out prompts in the last line. Finished runs stay.
 """
 
 import contextlib
