@@ -1,7 +1,8 @@
-"""GRPO: variants/grpo.py against that of TRL, from the same model, with the same hyper-parameters.
+"""GRPO and DPO: those here against those of TRL, from the same model, with the same hyper-parameters.
 
     pip install -r variants/requirements.txt trl==1.16.0
     python benchmarks/compare_trl.py TRL 1    # or variants/grpo.py; timings.py takes both in turn
+    python benchmarks/compare_trl.py DPO 1    # loss and gradient of one batch, by both
 
 Both start from the same warm start, see 25,600 completions in groups of 8, and answer
 the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no PPO any more to compare with.
@@ -20,7 +21,7 @@ from command_line import ROOT, Parser
 
 sys.path.append(str(ROOT))
 
-from variants import grpo  # noqa: E402
+from variants import dpo, grpo  # noqa: E402
 
 
 def prepare(seed: int) -> tuple[grpo.Args, grpo.Task, grpo.Agent]:
@@ -115,13 +116,74 @@ def theirs(seed: int, folder: str) -> dict:
     }
 
 
+def fixed_agent() -> dpo.Agent:
+    """A small model whose weights are the same on every machine; the reference has others."""
+    agent = dpo.Agent(dpo.Args())
+    agent.copy_model()
+    for k, model in enumerate((agent.model, agent.reference)):
+        for x in model.parameters():
+            numbers = torch.arange(x.numel(), dtype=torch.float64) + 1000 * k
+            x.data = (0.1 * torch.sin(numbers**1.5)).float().view_as(x) + (x.dim() == 1)
+    return agent
+
+
+def pairs() -> list[dict[str, str]]:
+    """Of sorting, the wrong answer being the digits as they came, or fewer of them."""
+    digits = ["52310", "90817", "33211", "48120"]
+    return [
+        {"prompt": f"{x}>", "chosen": "".join(sorted(x)), "rejected": x[: 5 - k]}
+        for k, x in enumerate(digits)
+    ]
+
+
+def dpo_of_both(seed: int, folder: str) -> dict:
+    """Loss of four pairs, and the norms of the gradients of all weights: ours, and TRL's."""
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    args, found = dpo.Args(sft_coef=0.0), {"ours": our_dpo(fixed_agent())}
+    agent = fixed_agent()
+    agent.tokenizer.build_inputs_with_special_tokens = lambda tokens, _=None: tokens
+    config = DPOConfig(
+        output_dir=folder,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to=[],
+        per_device_train_batch_size=4,
+        beta=args.beta,
+        disable_dropout=False,
+    )
+    data = Dataset.from_list(pairs())
+    trainer = DPOTrainer(
+        agent.model, agent.reference, config, train_dataset=data, processing_class=agent.tokenizer
+    )
+    [batch] = trainer.get_train_dataloader()
+    loss = trainer.compute_loss(agent.model, batch)
+    loss.backward()
+    return found | {"TRL": [loss.item(), *(x.grad.norm().item() for x in agent.model.parameters())]}
+
+
+def our_dpo(agent: dpo.Agent) -> list[float]:
+    args = dpo.Args(sft_coef=0.0)
+    rows = dpo.encode_pairs(agent, args, pairs())
+    prompts, attended = agent.pad_rows([prompt for prompt, *both in rows for _ in both], "left")
+    answers, mask = agent.pad_rows([row for _, *both in rows for row in both])
+    batch = torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask
+    batch = [x.unflatten(0, (4, 2)) for x in batch]
+    reference = dpo.in_pieces(0, batch, lambda *x: dpo.score_pairs(lambda *y: agent(*y, frozen=True), *x))
+    metrics = dpo.compute_gradients(agent, dpo.Batch(*batch, reference), args)
+    norms = [x.grad.norm().item() for x in agent.model.parameters()]
+    return [metrics["preference_loss"].item(), *norms]
+
+
 if __name__ == "__main__":
-    trainers = {"variants/grpo.py": ours, "TRL": theirs}
+    trainers = {"variants/grpo.py": ours, "TRL": theirs, "DPO": dpo_of_both}
     parser = Parser(__doc__)
     parser.add_argument("trainer", choices=trainers)
     parser.add_argument("seed", type=int)
     given = parser.parse_args()
-    if given.trainer == "TRL" and not find_spec("trl"):
+    if given.trainer != "variants/grpo.py" and not find_spec("trl"):
         parser.error("trl is not installed")
     with tempfile.TemporaryDirectory() as run_folder:
         print(json.dumps(trainers[given.trainer](given.seed, run_folder)))

@@ -169,9 +169,8 @@ def learned(task: str) -> list[str]:
     for name, command in LEARNING[task].items():
         pairs = [found[task, name, seed] for seed in SEEDS]
         pairs.append(np.mean(pairs, axis=0))
-        cells = [
-            f"{exact:.3f}" if task in ("sorting", "relatives") else f"{score:.3f} ({exact:.3f})" for score, exact in pairs
-        ]
+        alone = task in ("sorting", "relatives")  # where the score is that of exact answers
+        cells = [f"{exact:.3f}" if alone else f"{score:.3f} ({exact:.3f})" for score, exact in pairs]
         lines.append(f"| {name} | `python {command}` | {' | '.join(cells)} |")
     return lines
 
