@@ -3,14 +3,16 @@
     python benchmarks/ablation.py                                  # all that is missing: days of a core
     python benchmarks/ablation.py --envs CartPole-v1 --changes nothing clip    # 20 runs, ten minutes
     python benchmarks/ablation.py --list                           # what there is, and what is done
+    python benchmarks/ablation.py --tables                         # those of docs/tuning.md
 
 The table is benchmarks/ablation.toml. tools/sweep.py does the runs, in runs/ablation; whatever stopped this
-program, the same command goes on. A finished run is a row of benchmarks/results/ablation.csv: the return of
+program, the same command goes on. A finished run is a row of results/ablation_runs.csv: the return of
 the last episodes in training, its mean over all of training, and that of 20 episodes of evaluation.
 """
 
 import csv
 import os
+import re
 import shlex
 import signal
 import sys
@@ -21,7 +23,9 @@ import numpy as np
 from command_line import ROOT, Parser, compare, refuse, sweep
 
 TABLE = tomllib.loads((ROOT / "benchmarks/ablation.toml").read_text())
-RESULTS = ROOT / "benchmarks/results/ablation.csv"
+RESULTS = ROOT / "benchmarks/results/ablation_runs.csv"
+NOTES = ROOT / "benchmarks/results/ablation.csv"  # for the notes of the reading room
+PAGE = ROOT / "docs/tuning.md"
 COLUMNS = ["env", "change", "seed", "final", "whole", "evaluation", "command", "made"]
 
 
@@ -87,6 +91,62 @@ def collect(todo: dict[Path, dict]) -> None:
     os.replace(file.name, RESULTS)
 
 
+def complete(rows: list[dict[str, str]], env: str) -> list[str]:
+    """The changes in an env of which all seeds are there, if those without any change are."""
+    wanted = len(sweep.parse_seeds(TABLE["envs"][env]["seeds"]))
+    done = [name for name in TABLE["changes"] if len(of(rows, env, name, "whole")) == wanted]
+    return done if "nothing" in done else []
+
+
+def table(rows: list[dict[str, str]], env: str, tags: str) -> list[str]:
+    """Changes whose tags fit, by how much is lost: returns over all of training, and of the final policy."""
+    base, lines = of(rows, env, "nothing", "whole"), []
+    names = [x for x in complete(rows, env) if x == "nothing" or re.fullmatch(tags, change_in(x, env)["tag"])]
+    names.sort(key=lambda name: -of(rows, env, name, "whole").mean())
+    for name in names:
+        change, whole = change_in(name, env), of(rows, env, name, "whole")
+        better, low, high = compare.improvement(whole, base)
+        chance = "" if name == "nothing" else f"{better:.2f} [{low:.2f}, {high:.2f}]"
+        both = [
+            f"{compare.number(x.mean())} {compare.interval(x)}"
+            for x in (whole, of(rows, env, name, "evaluation"))
+        ]
+        cells = [change["tag"], change["what"], *both, chance]
+        lines.append("| " + " | ".join(cells) + " |")
+    head = [
+        "| tag | change | all of training | final policy | better than unchanged |",
+        "|---|---|---|---|---|",
+    ]
+    return head + lines
+
+
+def fill(page: str) -> str:
+    """The page with its tables between their markers."""
+    rows = read()
+
+    def generate(match: re.Match) -> str:
+        env, what = match[1].split()
+        tags = r"[DE]\d+" if what == "details" else what
+        return "\n".join(
+            [f"<!-- measured {match[1]} -->", *table(rows, env, tags), f"<!-- end {match[1]} -->"]
+        )
+
+    return re.sub(r"<!-- measured ([^>]+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
+
+
+def notes() -> str:
+    """Of each change with the tag of a detail: what a mean return becomes, for the notes beside the code."""
+    rows, lines = read(), ["tag,env,what,with,without"]
+    for env in TABLE["envs"]:
+        for name in complete(rows, env):
+            change = change_in(name, env)
+            if re.fullmatch(r"[DE]\d+", change["tag"]):
+                means = [of(rows, env, x, "whole").mean() for x in ("nothing", name)]
+                what = change["what"].replace(",", ";")
+                lines.append(",".join([change["tag"], env, what, *(compare.number(x, 100) for x in means)]))
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Read the command line, and do what it says."""
     parser = Parser(__doc__)
@@ -97,7 +157,12 @@ def main() -> None:
     parser.add_argument("--seeds", help="like 1-3; default: those of the table")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--list", action="store_true", help="show what is done, run nothing")
+    parser.add_argument("--tables", action="store_true", help="write the tables of the page, run nothing")
     args = parser.parse_args()
+    if args.tables:
+        PAGE.write_text(fill(PAGE.read_text()))
+        NOTES.write_text(notes())
+        return
     os.chdir(ROOT)
     rows, todo, jobs = read(), {}, {}
     for env in args.envs:

@@ -1,11 +1,11 @@
 """Preferences, for docs/language.md: what a reward model is worth, over-optimisation, DPO and its trap.
 
-    python benchmarks/preferences.py           # 51 runs, three seeds each: some forty minutes of a core
+    python benchmarks/preferences.py           # 48 runs, three seeds each: some forty minutes of a core
     python benchmarks/preferences.py --plot    # the picture and the tables of the page
 
-Three judges are reward models: of 16,000 pairs, of 16,000 with a tenth of the labels wrong, of 1,000 such
-ones. PPO optimises each of them under several weights of the KL. All runs are in results/preferences.csv: of
-each seed its curve, and the answers to 500 held-out prompts in the last line. Finished runs stay.
+Two judges are reward models: of 16,000 pairs, and of 1,000 with a tenth of the labels wrong. PPO optimises
+each of them under several weights of the KL. All runs are in results/preferences.csv: of each seed its curve,
+and the answers to 500 held-out prompts in the last line. Finished runs stay.
 """
 
 import contextlib
@@ -26,7 +26,6 @@ PAGE = ROOT / "docs/language.md"
 SEEDS = [1, 2, 3]
 JUDGES = {
     "16,000 pairs": {},
-    "16,000 pairs, 10 % noise": {"label_noise": 0.1},
     "1,000 pairs, 10 % noise": {"num_pairs": 1000, "label_noise": 0.1, "total_episodes": 12_800},
 }
 KL_COEFS = [1e-9, 0.02, 0.1, 0.3]

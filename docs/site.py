@@ -33,7 +33,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 ROOT = Path(__file__).resolve().parents[1]
-ABLATION = ROOT / "benchmarks/results/ablation.csv"  # tag, env, with, without: for notes, if it exists
+ABLATION = ROOT / "benchmarks/results/ablation.csv"  # for notes
 # Kinds of tokens, and the letters that the style sheet knows them by; all others stay plain.
 KINDS = {String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k", Name.Decorator: "d"}
 KINDS |= {Name.Function: "f", Name.Class: "f", Name.Builtin: "b"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, Stopped, each_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_llm import (  # noqa: F401  the same tests, of these two scripts
     gpt2,
     look,
@@ -21,9 +22,16 @@ from test_llm import (  # noqa: F401  the same tests, of these two scripts
     test_what_counts_ends_with_the_end_of_text,
 )
 from test_operations import checkpoint, command_line, same  # noqa: F401
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
 
-from variants import dpo, ppo_llm, reward_model
+from variants import dpo, grpo, ppo_llm, reward_model
 
 sys.path.append(str(ROOT / "benchmarks"))
 import compare_trl  # noqa: E402
@@ -383,6 +391,8 @@ def test_stopped_and_resumed_is_never_interrupted(script, own, record, monkeypat
     stopped.resume, warm, made = stopped.run_dir, record(script, "warm_start"), record(script, "make_pairs")
     script.train(stopped)
     assert warm == made == []
+    events = EventAccumulator(stopped.run_dir).Reload().Scalars("accuracy")
+    assert [event.step for event in events] == [16, 32, 48, 64, 80, 96]
     a, b = checkpoint(args.run_dir), checkpoint(stopped.run_dir)
     assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
 
@@ -399,3 +409,47 @@ def test_evaluation_is_repeated(script, own, command_line, capfd):  # noqa: F811
 def test_without_evaluation(script, own):
     _, log = script.train(own(script, eval_episodes=0))
     assert not any(name.startswith("eval") for name in log[-1])
+
+
+# ---- the whole way, at the shape of a real family
+
+CHAT = """{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def chatty_tokenizer():
+    """Bytes, and the special tokens of the family."""
+    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    words = dict(eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHAT)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **words)
+
+
+@pytest.mark.slow
+def test_the_shape_of_a_real_family(make_args, tmp_path):
+    """Qwen2.5-0.5B with a quarter of its layers, random: judged, then PPO, GRPO and DPO for an iteration."""
+    tokenizer = chatty_tokenizer()
+    sizes = dict(hidden_size=896, intermediate_size=4864, num_attention_heads=14, num_key_value_heads=2)
+    sizes |= dict(vocab_size=151_936, tie_word_embeddings=True, bos_token_id=None)
+    config = Qwen2Config(**sizes, num_hidden_layers=6, eos_token_id=tokenizer.eos_token_id)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "qwen")
+    tokenizer.save_pretrained(tmp_path / "qwen")
+    flags = dict(
+        model=str(tmp_path / "qwen"), chat=True, num_minibatches=1, micro_batch=2, learning_rate=1e-6
+    )
+    args = make_args(reward_model, iterations=1, **flags)
+    reward_model.train(args)
+    _, log = dpo.train(make_args(dpo, iterations=1, **flags))
+    assert log[0]["preference_loss"] == pytest.approx(math.log(2), abs=1e-4)
+    for script in (ppo_llm, grpo):
+        names = {x: y for x, y in flags.items() if hasattr(script.Args, x)} | {"max_new_tokens": 8}
+        one = dict(task=args.task, num_envs=8, total_episodes=8, sft_steps=0, eval_episodes=3)
+        one |= dict(reward=f"{args.run_dir}/model", run_dir=str(tmp_path / script.__name__), checkpoints=0)
+        prompts = [{"prompt": pair["prompt"], "answer": pair["chosen"]} for pair in read(ROOT / args.task)]
+        (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+        _, log = script.train(script.Args(**one | names | {"task": str(tmp_path / "prompts.jsonl")}))
+        assert math.isfinite(log[0]["score"]) and log[0]["score"] != 0

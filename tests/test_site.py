@@ -298,14 +298,15 @@ def reading_room():
 
 
 def test_a_note_says_what_was_measured_without_its_detail(reading_room, monkeypatch, tmp_path):
-    (tmp_path / "ablation.csv").write_text("tag,env,with,without\nD08,CartPole-v1,480,210\n")
+    (tmp_path / "ablation.csv").write_text("tag,env,what,with,without\nD08,CartPole-v1,no clip,480,210\n")
     monkeypatch.setattr(reading_room, "ABLATION", tmp_path / "ablation.csv")
     room = reading_room.Site(tmp_path)
     script = next(script for script in room.scripts if script.stem == "ppo_discrete")
     room.write(script.page, "script.html", script=script, family=True)
     html = (tmp_path / script.page).read_text()
-    assert html.count("480 becomes 210") == 1
-    assert "Without it, CartPole-v1: 480 becomes 210." in html[html.index('id="note-D08"') :]
+    told = "CartPole-v1, no clip: the mean return over all of training is 210, not 480."
+    assert html.count(told) == 1
+    assert told in html[html.index('id="note-D08"') :]
 
 
 def test_formulas_footnotes_and_anchors(reading_room):

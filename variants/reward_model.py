@@ -663,7 +663,7 @@ def report(agent: Agent, args: Args, run_dir: Path, pairs: list[tuple]) -> float
             print(f"said with {low:.1f} to {low + 0.1:.1f}: {these.sum():4} pairs, {share:.2f} right")
     loss, accuracy = float(np.logaddexp(0, -margin).mean()), float(right.mean())
     print(f"accuracy {accuracy:.3f}, loss {loss:.3f}, of {len(pairs)} held-out pairs; see {run_dir}/model")
-    agent.model.config.reward_statistics = [float(scores.mean()), float(scores.std())]  # [P6]
+    agent.model.config.reward_statistics = [float(scores.mean()), float(scores.std()) or 1.0]  # [P6]
     agent.model.save_pretrained(run_dir / "model")
     agent.tokenizer.save_pretrained(run_dir / "model")
     return accuracy

@@ -1,0 +1,71 @@
+"""The table of changes: each fits its script, which runs with it, and the page says what was measured."""
+
+import importlib.util
+import shlex
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+sys.path.append(str(ROOT / "benchmarks"))
+import ablation  # noqa: E402
+
+CASES = [
+    (name, script, env)
+    for script, env in (("ppo_discrete.py", "CartPole-v1"), ("ppo_continuous.py", "Pendulum-v1"))
+    for name, change in ablation.TABLE["changes"].items()
+    if change.get("script", script) == script and "edits" in change
+]
+
+
+def imported(name, text, tmp_path, monkeypatch):
+    path = tmp_path / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(f"ablation_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("name", "script", "env"), CASES)
+def test_each_edit_changes_what_is_learned(name, script, env, tmp_path, monkeypatch):
+    """But for clips that only matter where numbers are large, and time limits where none is reached."""
+    weights = {}
+    for key, text in {"nothing": (ROOT / script).read_text(), name: ablation.edited(name, script)}.items():
+        module = imported(key, text, tmp_path, monkeypatch)
+        flags = dict(env_id=env, total_timesteps=1024, num_steps=256, num_envs=2, eval_episodes=0)
+        agent, _ = module.train(module.Args(**flags, run_dir=str(tmp_path / f"run_{key}")))
+        weights[key] = np.concatenate([x.detach().numpy().ravel() for x in agent.actor.parameters()])
+    same = np.array_equal(weights["nothing"], weights[name])
+    assert same == (name in ("obs_clip", "reward_clip") or name == "time_limits" and env == "CartPole-v1")
+
+
+@pytest.mark.parametrize("env", ablation.TABLE["envs"])
+def test_flags_of_each_change_are_others(env, tmp_path, monkeypatch):
+    script, flags = (ablation.TABLE["envs"][env][key] for key in ("script", "flags"))
+    module = imported("script", (ROOT / script).read_text(), tmp_path, monkeypatch)
+    base = module.tyro.cli(module.Args, args=shlex.split(flags))
+    for name in ablation.TABLE["changes"]:
+        change = ablation.change_in(name, env)
+        if change["flags"] and ablation.is_possible(name, env):
+            words = [*shlex.split(flags), *shlex.split(change["flags"])]
+            assert module.tyro.cli(module.Args, args=words) != base, name
+
+
+def test_the_page_says_what_was_measured():
+    page = ablation.PAGE.read_text()
+    assert ablation.fill(page) == page and ablation.NOTES.read_text() == ablation.notes()
+    assert page.count("| nothing changed |") >= 3
+
+
+def test_a_table_by_hand(monkeypatch):
+    """Two seeds each: the change is better in three of four pairs."""
+    monkeypatch.setitem(ablation.TABLE, "envs", {"X": {"seeds": "1-2"}})
+    rows = [("nothing", 1, 1.0), ("nothing", 2, 3.0), ("clip", 1, 2.0), ("clip", 2, 4.0)]
+    rows = [dict(env="X", change=c, seed=str(s), whole=str(x), evaluation=str(x)) for c, s, x in rows]
+    lines = ablation.table(rows, "X", "D08")
+    assert lines[2].startswith("| D08 | no clip | 3.00 [") and "| 0.75 [" in lines[2]
+    assert lines[3].startswith("|  | nothing changed | 2.00 [") and len(lines) == 4
+    assert ablation.table(rows[1:], "X", "D08") == lines[:2]
