@@ -10,8 +10,10 @@ and the answers to 500 held-out prompts in the last line. Finished runs stay.
 
 import contextlib
 import csv
+import hashlib
 import io
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -102,12 +104,109 @@ def measure() -> None:
                     add(f"{judge}, KL {kl:g}", seed, log, **answers(args.run_dir))
 
 
+def ends(rows: list[dict[str, str]], run: str, column: str) -> list[float]:
+    """A number of the evaluation, of each seed."""
+    lines = [x for x in rows if x["run"] == run and x["steps"] == "evaluation"]
+    return [float(line[column]) for line in sorted(lines, key=lambda line: int(line["seed"]))]
+
+
+def curve(rows: list[dict[str, str]], run: str, seed: int, *columns: str) -> list[np.ndarray]:
+    """Numbers along a run."""
+    lines = [x for x in rows if (x["run"], x["seed"]) == (run, str(seed)) and x["steps"] != "evaluation"]
+    return [np.array([float(line[column]) for line in lines]) for column in columns]
+
+
+def judges(rows: list[dict[str, str]]) -> list[str]:
+    """What the judge says of the answers of its policies, and how many of them are right."""
+    lines = [
+        "| judge | accuracy | `--kl-coef` | its score | right answers | mean |",
+        "|---|---|---|---|---|---|",
+    ]
+    for judge in JUDGES:
+        accuracy = ", ".join(f"{x:.2f}" for x in ends(rows, judge, "accuracy"))
+        for kl in KL_COEFS:
+            proxy, gold = (ends(rows, f"{judge}, KL {kl:g}", x) for x in ("score", "exact"))
+            cells = [", ".join(f"{x:.2f}" for x in proxy), ", ".join(f"{x:.3f}" for x in gold)]
+            lines.append(f"| {judge} | {accuracy} | {kl:g} | {' | '.join(cells)} | {np.mean(gold):.3f} |")
+    return lines
+
+
+def pairs(rows: list[dict[str, str]]) -> list[str]:
+    """What DPO leaves of the preferred answers, and how many answers are right."""
+    lines = ["| run | accuracy on pairs | log-probability of a preferred token | right answers | mean |"]
+    lines.append("|---|---|---|---|---|")
+    for run in DPO:
+        last = [[x[-1] for x in curve(rows, run, seed, "accuracy", "chosen_logprob")] for seed in SEEDS]
+        cells = [", ".join(f"{x:.2f}" for x in column) for column in zip(*last, strict=True)]
+        gold = ends(rows, run, "exact")
+        cells.append(", ".join(f"{x:.3f}" for x in gold))
+        lines.append(
+            f"| {run} | {' | '.join(cells)} | {np.mean(gold):.3f} |".replace("| -", "| −").replace(
+                ", -", ", −"
+            )
+        )
+    return lines
+
+
+def fill(page: str) -> str:
+    """The page with its tables between their markers."""
+    rows = read()
+    tables = {"judges": judges(rows), "pairs": pairs(rows)}
+
+    def generate(match: re.Match) -> str:
+        return "\n".join([f"<!-- preferences {match[1]} -->", *tables[match[1]], f"<!-- end {match[1]} -->"])
+
+    return re.sub(r"<!-- preferences (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
+
+
+def fingerprint() -> str:
+    return hashlib.sha256(CSV.read_bytes()).hexdigest()
+
+
+def draw(theme_name: str) -> None:
+    """PPO with two judges, their score and the right answers; DPO, the log-probabilities of both answers."""
+    import plot as pictures
+
+    rows, theme = read(), pictures.THEMES[theme_name]
+    figure, grid = pictures.plt.subplots(1, 4, figsize=(8.5, 2.6), layout="constrained")
+    for axes, judge in zip(grid[:2], list(JUDGES), strict=True):
+        for seed in SEEDS:
+            kl, proxy, gold = curve(rows, f"{judge}, KL 1e-09", seed, "ref_kl", "score", "exact")
+            axes.plot(np.sqrt(kl), proxy, color=theme["other"], lw=1, label="the judge's score" * (seed == 1))
+            axes.plot(np.sqrt(kl), gold, color=theme["ours"], lw=1, label="right answers" * (seed == 1))
+        axes.set_title(f"PPO, judge of {judge}", color=theme["ink"], size=7, loc="left")
+        axes.set_xlabel("√KL of a token to the start", color=theme["muted"], size=7)
+    grid[0].legend(fontsize=6, frameon=False, labelcolor=theme["ink"])
+    names = ["DPO alone (`--sft-coef 0`)", "DPO, imitating the preferred answer, too"]
+    for axes, run, title in zip(grid[2:], names, ("DPO alone", "DPO and imitation"), strict=True):
+        for seed in SEEDS:
+            columns = ("accuracy", "chosen_logprob", "rejected_logprob")
+            accuracy, *both = curve(rows, run, seed, *columns)
+            for x, colour, label in zip(both, ("ours", "other"), ("preferred", "the other"), strict=True):
+                axes.plot(x, color=theme[colour], lw=1, label=label * (seed == 1))
+        gold = np.mean(ends(rows, run, "exact"))
+        axes.set_title(f"{title}: {gold:.2f} right", color=theme["ink"], size=7, loc="left")
+        axes.set_xlabel("log-probability of a token, in training", color=theme["muted"], size=7)
+        axes.set_xticks([])
+    grid[2].legend(fontsize=6, frameon=False, labelcolor=theme["ink"])
+    for axes in grid:
+        axes.set_facecolor(theme["page"])
+        axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
+        axes.grid(color=theme["grid"], lw=0.8)
+        axes.spines[:].set_visible(False)
+    path = ROOT / f"docs/pictures/preferences_{theme_name}.png"
+    figure.savefig(path, dpi=200, facecolor=theme["page"], metadata={"Fingerprint": fingerprint()})
+
+
 def main() -> None:
     """Measure, or draw."""
     parser = Parser(__doc__)
     parser.add_argument("--plot", action="store_true", help="only draw what is measured")
     if not parser.parse_args().plot:
-        measure()
+        return measure()
+    for theme_name in ("light", "dark"):
+        draw(theme_name)
+    PAGE.write_text(fill(PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ TAG = re.compile(r"\b[DEXLG]\d+\b(?=[DEXLG\d, ]*\])")  # in brackets
 BLOCK = ast.stmt, ast.ExceptHandler
 # A statement of train with one of these words in its first line is not the algorithm.
 AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|log|longest)\b"
-PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo"]
+PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo dpo reward_model"]
 
 
 def highlight(source: str, language: str = "python") -> list[list[tuple[str, str]]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, Stopped, each_of
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_llm import (  # noqa: F401  the same tests, of these two scripts
     gpt2,
@@ -35,6 +36,7 @@ from variants import dpo, grpo, ppo_llm, reward_model
 
 sys.path.append(str(ROOT / "benchmarks"))
 import compare_trl  # noqa: E402
+import preferences  # noqa: E402
 
 SCRIPTS = [dpo, reward_model]
 script = each_of(SCRIPTS)
@@ -409,6 +411,15 @@ def test_evaluation_is_repeated(script, own, command_line, capfd):  # noqa: F811
 def test_without_evaluation(script, own):
     _, log = script.train(own(script, eval_episodes=0))
     assert not any(name.startswith("eval") for name in log[-1])
+
+
+def test_the_page_says_what_was_measured():
+    page = preferences.PAGE.read_text()
+    assert preferences.fill(page) == page, "python benchmarks/preferences.py --plot"
+    assert page.count("| 16,000 pairs |") == 4
+    for theme in ("light", "dark"):
+        path = ROOT / f"docs/pictures/preferences_{theme}.png"
+        assert Image.open(path).text["Fingerprint"] == preferences.fingerprint()
 
 
 # ---- the whole way, at the shape of a real family

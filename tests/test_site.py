@@ -286,7 +286,15 @@ def test_any_two_files_and_the_path(page):
     while page.locator("a[rel=next]").count():
         page.click("a[rel=next] >> nth=0")
         steps.append(page.title().split()[2])
-    assert steps == ["ppo_discrete.py", "ppo_continuous.py", "trpo.py", "ppo_llm.py", "grpo.py"]
+    assert steps == [
+        "ppo_discrete.py",
+        "ppo_continuous.py",
+        "trpo.py",
+        "ppo_llm.py",
+        "grpo.py",
+        "dpo.py",
+        "reward_model.py",
+    ]
 
 
 @pytest.fixture(scope="module")
