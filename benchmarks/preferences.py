@@ -172,11 +172,17 @@ def draw(theme_name: str) -> None:
     for axes, judge in zip(grid[:2], list(JUDGES), strict=True):
         for seed in SEEDS:
             kl, proxy, gold = curve(rows, f"{judge}, KL 1e-09", seed, "ref_kl", "score", "exact")
-            axes.plot(np.sqrt(kl), proxy, color=theme["other"], lw=1, label="the judge's score" * (seed == 1))
-            axes.plot(np.sqrt(kl), gold, color=theme["ours"], lw=1, label="right answers" * (seed == 1))
+            dots = dict(
+                ls="", marker="o", ms=2.5, alpha=0.8
+            )  # the KL is an estimate, and goes back and forth
+            label = "the judge's score" * (seed == 1)
+            axes.plot(np.sqrt(kl), proxy, color=theme["other"], label=label, **dots)
+            label = "right answers" * (seed == 1)
+            axes.plot(np.sqrt(kl), gold, color=theme["ours"], label=label, **dots)
+        axes.set(xlim=(0, 2.4), ylim=(-0.1, 1.55))
         axes.set_title(f"PPO, judge of {judge}", color=theme["ink"], size=7, loc="left")
         axes.set_xlabel("√KL of a token to the start", color=theme["muted"], size=7)
-    grid[0].legend(fontsize=6, frameon=False, labelcolor=theme["ink"])
+    grid[0].legend(fontsize=6, loc="upper left", frameon=False, labelcolor=theme["ink"])
     names = ["DPO alone (`--sft-coef 0`)", "DPO, imitating the preferred answer, too"]
     for axes, run, title in zip(grid[2:], names, ("DPO alone", "DPO and imitation"), strict=True):
         for seed in SEEDS:
