@@ -37,7 +37,7 @@ ABLATION = ROOT / "benchmarks/results/ablation.csv"  # for notes
 # Kinds of tokens, and the letters that the style sheet knows them by; all others stay plain.
 KINDS = {String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k", Name.Decorator: "d"}
 KINDS |= {Name.Function: "f", Name.Class: "f", Name.Builtin: "b"}
-TAG = re.compile(r"\b[DEXLG]\d+\b(?=[DEXLG\d, ]*\])")  # in brackets
+TAG = re.compile(r"\b[DEXLGP]\d+\b(?=[DEXLGP\d, ]*\])")  # in brackets
 BLOCK = ast.stmt, ast.ExceptHandler
 # A statement of train with one of these words in its first line is not the algorithm.
 AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|log|longest)\b"
@@ -211,14 +211,14 @@ class Site:
             names = [part["name"] for part in script.sections]
             self.pages |= {f"{script.name}::{name}": f"{script.page}#{name}" for name in names}
         details = self.documents["docs/details.md"]
-        measured = [*csv.DictReader(ABLATION.open())] if ABLATION.exists() else []
+        measured = [*csv.DictReader(ABLATION.open())]
         letters = dict(re.findall(r"\*\*(\w)\*\* `([^`]+)`", details))
         self.steps = [step for path in PATH for step in pairwise(path.split())]
         self.notes = defaultdict(list)  # tag -> rows of the table; language models have their own
-        for row in re.findall(r"^\| ([DEXLG]\d+) \| (.*) \| (.*) \| ([A-Z ]+) \| (`.*`) \|$", details, re.M):
+        for row in re.findall(r"^\| ([DEXLGP]\d+) \| (.*) \| (.*) \| ([A-Z ]+) \| (`.*`) \|$", details, re.M):
             note = dict(zip(("tag", "name", "what", "files", "test"), row, strict=True))
             note["files"] = [letters[letter] for letter in note["files"].split()]
-            note["without"] = [x for x in measured if x["tag"] == note["tag"]]
+            note["without"] = [x for x in measured if x["tag"] == row[0] and {*row[3]} & {"D", "C"}]
             self.notes[note["tag"]].append(note)
 
     def note(self, tag: str, script: Script, page: str) -> dict:
