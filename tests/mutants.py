@@ -910,6 +910,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
         ("test_how_sure", "margin > 0, 1 /", "margin < 0, 1 /", JUDGE),
         ("test_lines_that", 'or not problem["prompt"]', "", PREFERENCES),
         ("test_a_judge_can", "answers, [True] * len(pairs)", "answers, [False] * len(pairs)", JUDGE),
+        ("test_a_judge_reads", "begin + x.removeprefix(begin)", "x", PREFERENCES),
+        ("test_texts_that_are", "float(scores.std()) or 1.0", "float(scores.std())", JUDGE),
         ("test_without_evaluation", "if not pairs:", "if False:", JUDGE))),
     # ---- tools
     ("sweeps", "fcntl.flock(log, fcntl.LOCK_EX)", "pass", "test_sweep::test_killed_ten_times", SWEEP),

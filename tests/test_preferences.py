@@ -5,6 +5,7 @@ import math
 import sys
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -365,6 +366,29 @@ def test_how_sure_it_is(only_judge, monkeypatch, capsys, tmp_path):
     assert "said with 0.7 to 0.8:   10 pairs, 0.70 right" in out
     loss = 0.7 * math.log(1 + math.exp(-1)) + 0.3 * math.log(1 + math.exp(1))
     assert f"accuracy 0.700, loss {loss:.3f}" in out
+
+
+def test_texts_that_are_all_alike_have_a_score_of_zero(only_judge, monkeypatch, tmp_path):
+    """And not one that is no number, where their standard deviation is 0."""
+    monkeypatch.setattr(reward_model, "evaluate", lambda *_: np.full((4, 2), 3.0))
+    agent = reward_model.Agent(reward_model.Args())
+    agent.make_scorer()
+    reward_model.report(agent, reward_model.Args(), tmp_path, [()] * 4)
+    assert json.loads((tmp_path / "model/config.json").read_text())["reward_statistics"] == [3.0, 1.0]
+
+
+class Beginning:
+    """A tokenizer that begins each text with a token."""
+
+    bos_token, bos_token_id, eos_token = "<s>", 5, "</s>"
+
+    def __call__(self, text):
+        return SimpleNamespace(input_ids=[5, 9])
+
+
+def test_a_judge_reads_what_its_tokenizer_begins_texts_with(script):
+    texts = script.whole_texts(Beginning(), False, ["a", "<s>b"], ["x", "y"], [True, False])
+    assert texts == ["<s>ax</s>", "<s>by"]
 
 
 # ---- operations
