@@ -12,6 +12,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import json
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from command_line import ROOT, Parser, compare, sweep
+from command_line import ROOT, Parser, sweep
 
 sys.path[:0] = [str(ROOT), str(ROOT / "variants")]
 
@@ -71,7 +72,7 @@ def add(run: str, seed: int, log: list[dict], **last: float) -> None:
 
 def answers(folder: str) -> dict[str, float]:
     """Means of the answers to held-out prompts."""
-    found = list(map(compare.json.loads, Path(folder, "completions.jsonl").read_text("utf-8").splitlines()))
+    found = list(map(json.loads, Path(folder, "completions.jsonl").read_text("utf-8").splitlines()))
     return {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
 
 

@@ -912,7 +912,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
         ("test_a_judge_can", "answers, [True] * len(pairs)", "answers, [False] * len(pairs)", JUDGE),
         ("test_a_judge_reads", "begin + x.removeprefix(begin)", "x", PREFERENCES),
         ("test_texts_that_are", "float(scores.std()) or 1.0", "float(scores.std())", JUDGE),
-        ("test_without_evaluation", "if not pairs:", "if False:", JUDGE))),
+        ("test_a_judge_ranks", "own.exists() and args.task ==", "own.exists() or args.task ==", JUDGE),
+        ("test_a_judge_needs", 'counts += ("eval_episodes",)', "pass", JUDGE))),
     # ---- tools
     ("sweeps", "fcntl.flock(log, fcntl.LOCK_EX)", "pass", "test_sweep::test_killed_ten_times", SWEEP),
     ("sweeps", 'line += ["--resume", str(folder)]', 'line += ["--run-dir", str(folder)]',

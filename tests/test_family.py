@@ -78,7 +78,7 @@ FORKS = {  # of what, and what is not as there
     ),
     reward_model: (
         dpo,
-        "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs make_batch train report main",
+        "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs make_batch train check report main",
     ),
 }
 GONE = {  # what the parent has and the fork does without
@@ -102,8 +102,8 @@ LINES = {  # without the block of PEP 723
     trpo: 602,
     ppo_llm: 710,
     grpo: 693,
-    dpo: 691,
-    reward_model: 698,
+    dpo: 689,
+    reward_model: 693,
     ppo_atari_distributed: 574,
 }
 TRAIN_LINES = {  # where it may be longer than 148
@@ -125,8 +125,8 @@ DIFFS = {  # lines added and taken away
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
     (ppo_llm, grpo): (60, 77),
-    (grpo, dpo): (120, 122),
-    (dpo, reward_model): (115, 110),
+    (grpo, dpo): (117, 121),
+    (dpo, reward_model): (117, 113),
 }
 
 

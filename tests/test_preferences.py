@@ -207,7 +207,7 @@ def test_optimizer(script, make_args, monkeypatch):
 def test_every_pair_once_in_a_new_order(script, make_args, record):
     name = {dpo: "in_pieces", reward_model: "make_batch"}[script]
     drawn, steps = record(script, name), record(script, "compute_gradients")
-    script.train(make_args(script, iterations=3, num_envs=8, eval_episodes=0))
+    script.train(make_args(script, iterations=3, num_envs=8))
     orders = []
     for k in range(3):
         batch = script.Batch(*drawn[k][0][1], None) if script is dpo else drawn[k][1]
@@ -296,12 +296,12 @@ def test_a_model_that_always_answers_alike_makes_no_pairs(script, own):
 
 def test_pairs_that_are_too_long_are_left_out(script, make_args, tmp_path, capsys):
     path = tmp_path / "long.jsonl"
-    lines = [{"prompt": f"{i}>", "chosen": "1" * 7, "rejected": "2" * (6 + i % 3)} for i in range(9)]
+    lines = [{"prompt": f"{i}>", "chosen": "1" * 7, "rejected": "2" * (6 + i % 3)} for i in range(10)]
     path.write_text("\n".join(map(json.dumps, lines)))
-    script.train(make_args(script, task=str(path), eval_episodes=0))
+    script.train(make_args(script, task=str(path), eval_episodes=1))
     assert "3 of 9 pairs are longer than --max-new-tokens" in capsys.readouterr().out
     with pytest.raises(script.Mistake, match="all pairs are longer"):
-        script.train(make_args(script, task=str(path), eval_episodes=0, max_new_tokens=6))
+        script.train(make_args(script, task=str(path), eval_episodes=1, max_new_tokens=6))
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_how_sure_it_is(only_judge, monkeypatch, capsys, tmp_path):
     agent.make_scorer()
     assert reward_model.report(agent, reward_model.Args(), tmp_path, [()] * 10) == 0.7
     out = capsys.readouterr().out
-    assert "said with 0.7 to 0.8:   10 pairs, 0.70 right" in out
+    assert "   10 pairs ranked with probability 0.7 to 0.8: 0.70 right" in out
     loss = 0.7 * math.log(1 + math.exp(-1)) + 0.3 * math.log(1 + math.exp(1))
     assert f"accuracy 0.700, loss {loss:.3f}" in out
 
@@ -432,9 +432,33 @@ def test_evaluation_is_repeated(script, own, command_line, capfd):  # noqa: F811
     assert code == 0 and f"{log[-1][name]:.3f}" in out
 
 
-def test_without_evaluation(script, own):
-    _, log = script.train(own(script, eval_episodes=0))
+def test_without_evaluation(only_dpo, own):
+    _, log = dpo.train(own(dpo, eval_episodes=0))
     assert not any(name.startswith("eval") for name in log[-1])
+
+
+def test_a_judge_needs_pairs_for_the_units_of_its_scores(only_judge, make_args):
+    with pytest.raises(reward_model.Mistake, match="--eval-episodes 0 is not between 1"):
+        reward_model.train(make_args(reward_model, eval_episodes=0))
+
+
+def test_a_judge_ranks_the_pairs_of_another_file(only_judge, own, make_args, command_line, tmp_path):  # noqa: F811
+    """Those that it made itself come first only if no other task is named."""
+    args = own(reward_model)
+    reward_model.train(args)
+    flags = ("--evaluate", args.run_dir, "--reward", args.reward)
+    code, out, _ = command_line(reward_model, *flags)
+    assert code == 0 and "of 8 held-out pairs" in out
+    code, out, _ = command_line(reward_model, *flags, "--task", make_args(dpo).task, "--eval-episodes", "3")
+    assert code == 0 and "of 3 held-out pairs" in out
+
+
+def test_pairs_that_are_gone_are_told(script, own):
+    args = own(script)
+    script.train(args)
+    (ROOT / args.run_dir / "pairs.jsonl").unlink()
+    with pytest.raises(script.Mistake, match="pairs.jsonl"):
+        script.train(replace(args, resume=args.run_dir, run_dir=""))
 
 
 def test_the_page_says_what_was_measured():

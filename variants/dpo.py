@@ -32,7 +32,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -135,7 +135,7 @@ class Agent(nn.Module):
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
         self.reference = None
-        self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
+        self.eval()  # [L7] for good: with dropout, a completion would have many log-probabilities
 
     def copy_model(self) -> None:
         """Make the reference of the model as it is now."""
@@ -266,7 +266,7 @@ class Task(NamedTuple):
 
     training: list[dict]
     held_out: list[dict]
-    reward: Callable[..., list] | None  # None: 1 for the answer, 0 for all else; a pair's is the chosen one
+    reward: Callable[..., list] | None  # None: 1 for the answer (of a pair: the chosen one), 0 for all else
 
 
 def make_task(args: Args) -> Task:
@@ -401,7 +401,7 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
 
 @torch.no_grad()
 def make_pairs(agent: Agent, args: Args, task: Task, problems: list[dict], count: int) -> list[dict]:
-    """So many pairs of the model's own completions, two of each prompt, one of which has a better score."""
+    """count pairs of the model's own completions: two of each prompt, of which one has a better score."""
     pairs, asked, bar = [], 0, tqdm(total=count, desc="pairs", leave=False, disable=None)
     while len(pairs) < count:
         drawn = [problem for problem in random.choices(problems, k=4 * args.num_envs) for _ in range(2)]
@@ -461,14 +461,13 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     first_iteration, steps, log = past["iteration"], past["iteration"] * N, []
     flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
     (run_dir / "args.json").write_text(flags + "\n")
-    pairs = task.training
+    pairs, path = task.training, run_dir / "pairs.jsonl"
     if "chosen" not in pairs[0]:
         if not args.resume:  # the model is what the warm start has made of it
             seed_everything(args.seed, "pairs")
-            lines = map(json.dumps, make_pairs(agent, args, task, task.training, args.num_pairs))
-            (run_dir / "pairs.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-        lines = (run_dir / "pairs.jsonl").read_text("utf-8").splitlines()
-        pairs = [json.loads(line) for line in lines]
+            pairs = make_pairs(agent, args, task, task.training, args.num_pairs)
+            path.write_text("\n".join(map(json.dumps, pairs)) + "\n", "utf-8")
+        pairs = make_task(replace(args, task=str(path), reward="", eval_episodes=0)).training
     pairs = encode_pairs(agent, args, pairs)
     writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
     writer.add_text("args", f"<pre>{flags}</pre>", steps)

@@ -8,7 +8,7 @@
 """A reward model from preferences (Bradley and Terry 1952, as in arXiv 1706.03741), all of it in one file.
 
     python variants/reward_model.py --run-dir runs/judge        # of pairs that a new small model makes
-    python variants/ppo_llm.py --reward runs/judge/model        # the other half of RLHF; or grpo.py
+    python variants/ppo_llm.py --reward runs/judge/model --kl-coef 0.1    # the other half of RLHF
     python variants/reward_model.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-5
     git diff --no-index variants/dpo.py variants/reward_model.py
 
@@ -124,7 +124,7 @@ class Agent(nn.Module):
             refuse(f"--model {args.model} has no token that ends a text")
         self.register_buffer("ends", torch.cat(ends), persistent=False)
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
-        self.pad = self.tokenizer.pad_token_id  # after which the model of texts looks for their ends
+        self.pad = self.tokenizer.pad_token_id  # by which the reward model finds where a text ends
         self.eval()
 
     def make_scorer(self) -> None:
@@ -264,7 +264,7 @@ class Task(NamedTuple):
 
     training: list[dict]
     held_out: list[dict]
-    reward: Callable[..., list] | None  # None: 1 for the answer, 0 for all else; a pair's is the chosen one
+    reward: Callable[..., list] | None  # None: 1 for the answer (of a pair: the chosen one), 0 for all else
 
 
 def make_task(args: Args) -> Task:
@@ -393,7 +393,7 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
 
 @torch.no_grad()
 def make_pairs(agent: Agent, args: Args, task: Task, problems: list[dict], count: int) -> list[dict]:
-    """So many pairs of the model's own completions, two of each prompt, one of which has a better score."""
+    """count pairs of the model's own completions: two of each prompt, of which one has a better score."""
     pairs, asked, bar = [], 0, tqdm(total=count, desc="pairs", leave=False, disable=None)
     while len(pairs) < count:
         drawn = [problem for problem in random.choices(problems, k=4 * args.num_envs) for _ in range(2)]
@@ -414,8 +414,6 @@ def make_pairs(agent: Agent, args: Args, task: Task, problems: list[dict], count
 
 def encode_pairs(agent: Agent, args: Args, pairs: list[dict]) -> list[tuple]:
     """Both texts of each pair as rows of tokens."""
-    if not pairs:
-        return []
     encode, prompts = partial(agent.tokenizer, add_special_tokens=False), [pair["prompt"] for pair in pairs]
     columns, longest = [], np.zeros(len(pairs))
     for name in ("chosen", "rejected"):
@@ -465,7 +463,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             pairs = make_pairs(agent, args, task, task.held_out, args.eval_episodes)
             pairs += make_pairs(agent, args, task, task.training, args.num_pairs)
             path.write_text("\n".join(map(json.dumps, pairs)) + "\n", "utf-8")
-        task = make_task(replace(args, task=str(path)))
+        task = make_task(replace(args, task=str(path), reward=""))
     pairs, held_out = (encode_pairs(agent, args, pairs) for pairs in (task.training, task.held_out))
     agent.make_scorer()
     parameters = list(agent.model.parameters())
@@ -537,12 +535,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     # wrap up
     bar.close()
     save(run_dir, args, steps // N, agent, optimizer)
-    if args.eval_episodes:
-        log = log or [{"steps": steps}]  # a run that was finished has no iteration left
-        log[-1]["eval_accuracy"] = report(agent, args, run_dir, held_out)
-        writer.add_scalar("eval_accuracy", log[-1]["eval_accuracy"], steps)
-        if args.track:
-            wandb.log(log[-1])
+    log = log or [{"steps": steps}]  # a run that was finished has no iteration left
+    log[-1]["eval_accuracy"] = report(agent, args, run_dir, held_out)
+    writer.add_scalar("eval_accuracy", log[-1]["eval_accuracy"], steps)
+    if args.track:
+        wandb.log(log[-1])
     writer.close()
     if args.track:
         wandb.finish()
@@ -564,6 +561,7 @@ def refuse(mistake: str) -> NoReturn:
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
     counts = ("total_episodes", "num_envs", "num_pairs", "max_new_tokens", "num_minibatches", "threads")
+    counts += ("eval_episodes",)  # they set the units of the scores
     highest = {"max_grad_norm": math.inf, "label_noise": 1, "threads": 1024, "seed": 2**32 - 1}
     for name, value in vars(args).items():
         low, high = int(name in counts), highest.get(name, 10**12)
@@ -578,13 +576,11 @@ def check(args: Args) -> None:
     if args.dtype not in ("float32", "bfloat16"):
         refuse(f"--dtype {args.dtype} is neither float32 nor bfloat16")
     if args.temperature == 0:
-        refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates without chance")
+        refuse("--temperature 0 gives two completions that are the same")
     if folder := args.evaluate or args.resume:
         saved = load(folder)["args"]
         if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
             refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
-        if args.evaluate and not args.eval_episodes:
-            refuse(f"--eval-episodes 0: {folder} has held out nothing to evaluate")
 
 
 def pick_device(name: str) -> torch.device:
@@ -659,8 +655,8 @@ def report(agent: Agent, args: Args, run_dir: Path, pairs: list[tuple]) -> float
     for low in (0.5, 0.6, 0.7, 0.8, 0.9):
         these = (stated >= low) & (stated < low + 0.1 + (low == 0.9))
         if these.any():
-            share = right[these].mean()
-            print(f"said with {low:.1f} to {low + 0.1:.1f}: {these.sum():4} pairs, {share:.2f} right")
+            sure = f"probability {low:.1f} to {low + 0.1:.1f}"
+            print(f"{these.sum():5} pairs ranked with {sure}: {right[these].mean():.2f} right")
     loss, accuracy = float(np.logaddexp(0, -margin).mean()), float(right.mean())
     print(f"accuracy {accuracy:.3f}, loss {loss:.3f}, of {len(pairs)} held-out pairs; see {run_dir}/model")
     agent.model.config.reward_statistics = [float(scores.mean()), float(scores.std()) or 1.0]  # [P6]
@@ -687,7 +683,9 @@ def main() -> None:
     check(args)
     torch.set_num_threads(args.threads)
     own = Path(folder, "pairs.jsonl")
-    task = make_task(replace(args, task=str(own) if own.exists() else args.task))
+    if own.exists() and args.task == load(folder)["args"].task:
+        args = replace(args, task=str(own), reward="")
+    task = make_task(args)
     agent = Agent(args).to(pick_device(args.device))
     agent.make_scorer()
     load(folder, agent=agent)
