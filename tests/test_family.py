@@ -78,7 +78,8 @@ FORKS = {  # of what, and what is not as there
     ),
     reward_model: (
         dpo,
-        "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs make_batch train check report main",
+        "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs make_batch"
+        " train check report main",
     ),
 }
 GONE = {  # what the parent has and the fork does without
