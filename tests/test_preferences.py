@@ -442,15 +442,17 @@ def test_a_judge_needs_pairs_for_the_units_of_its_scores(only_judge, make_args):
         reward_model.train(make_args(reward_model, eval_episodes=0))
 
 
-def test_a_judge_ranks_the_pairs_of_another_file(only_judge, own, make_args, command_line, tmp_path):  # noqa: F811
+def test_a_judge_ranks_the_pairs_of_another_file(only_judge, own, command_line, tmp_path):  # noqa: F811
     """Those that it made itself come first only if no other task is named."""
     args = own(reward_model)
     reward_model.train(args)
     flags = ("--evaluate", args.run_dir, "--reward", args.reward)
     code, out, _ = command_line(reward_model, *flags)
     assert code == 0 and "of 8 held-out pairs" in out
-    code, out, _ = command_line(reward_model, *flags, "--task", make_args(dpo).task, "--eval-episodes", "3")
-    assert code == 0 and "of 3 held-out pairs" in out
+    lines = [{"prompt": f"{i}>", "chosen": "a", "rejected": "b"} for i in range(5)]
+    (tmp_path / "others.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    code, out, _ = command_line(reward_model, *flags, "--task", str(tmp_path / "others.jsonl"))
+    assert code == 0 and "of 5 held-out pairs" in out
 
 
 def test_pairs_that_are_gone_are_told(script, own):
