@@ -1,12 +1,12 @@
 """What language models learn, and what breaks when they are trained: docs/language.md.
 
     pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
-    python benchmarks/language.py           # 63 runs, of LEARNING and of RUNS: two hours
+    python benchmarks/language.py           # 75 runs, of LEARNING, WINDOWS, and RUNS: over two hours
     python benchmarks/language.py --plot    # their picture and tables in docs/language.md
     python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
-Rows are in benchmarks/results/ as soon as a run is finished: of LEARNING in language_scores.csv, of RUNS in
-language.csv. Runs that are there are not repeated.
+Rows are in benchmarks/results/ as soon as a run is finished, of LEARNING in language_scores.csv, of WINDOWS
+in language_windows.csv, of RUNS in language.csv. Runs that are there are not repeated.
 """
 
 import csv
@@ -28,7 +28,7 @@ from threading import Lock
 import numpy as np
 from command_line import ROOT, Parser, refuse
 
-CSV, SCORES = (ROOT / f"benchmarks/results/{name}.csv" for name in ("language", "language_scores"))
+CSV, SCORES, TIMES = (ROOT / f"benchmarks/results/language{name}.csv" for name in ("", "_scores", "_windows"))
 PAGE = ROOT / "docs/language.md"
 START = "--learning-rate 0 --total-episodes 256"
 WORDS = "tools/reasoning_gym_tasks.py spell_backward min_word_len=3 max_word_len=4"  # > runs/words.jsonl
@@ -61,6 +61,10 @@ LEARNING = {  # a table: its rows, and what makes them
         "PPO": f"variants/ppo_llm.py {SPELL} --total-episodes 12_800",
         "GRPO": f"variants/grpo.py {SPELL} --total-episodes 12_800",
     },
+}
+WINDOWS = {  # of truncated PPO: rollouts of the same number of steps in all
+    window: f"variants/ppo_llm_truncated.py --num-steps {window} --checkpoints 0"
+    for window in ("32", "16", "8", "4")
 }
 CRITICS = {  # a row of the table: whose critic
     "sorting": ("sorting", "PPO"),
@@ -108,6 +112,19 @@ def learn(task: str, name: str, seed: str) -> list[list]:
     return [[f"{mean:.3f}" for mean in means] + [""] * (3 - len(means))]
 
 
+def windows(_: str, window: str, seed: str) -> list[list]:
+    """Right answers to held-out prompts, tokens that counted in training, seconds of sampling, and others."""
+    with tempfile.TemporaryDirectory() as folder:
+        points = run(WINDOWS[window], seed, folder).values()
+        args = json.loads(Path(f"{folder}/run/args.json").read_text())
+        lines = Path(f"{folder}/run/completions.jsonl").read_text("utf-8").splitlines()
+    tokens = np.array([point["used"] for point in points]) * args["num_envs"] * args["num_steps"]
+    seconds = tokens / [point["tokens_per_second"] for point in points]
+    sampling = (seconds * [point["sampling"] for point in points]).sum()
+    exact = np.mean([json.loads(line)["exact"] for line in lines])
+    return [[f"{exact:.3f}", round(tokens.sum()), f"{sampling:.1f}", f"{seconds.sum() - sampling:.1f}"]]
+
+
 def train(name: str, kind: str, seed: str) -> list[list]:
     """The run's metrics in each iteration."""
     with tempfile.TemporaryDirectory() as folder:
@@ -150,6 +167,8 @@ def run_all() -> None:
         edit(name)
     jobs = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
     run_missing(SCORES, ["task", "run", "seed", "score", "exact", "explained_variance"], jobs, learn)
+    jobs = [("windows", window, seed) for seed in SEEDS for window in WINDOWS]
+    run_missing(TIMES, ["task", "window", "seed", "exact", "tokens", "sampling", "learning"], jobs, windows)
     jobs = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]
     run_missing(CSV, ["run", "kind", "seed", "completions", *METRICS], jobs, train)
 
@@ -185,6 +204,19 @@ def critic() -> list[str]:
     return lines
 
 
+def lengths() -> list[str]:
+    """A row for each length of window: right answers, tokens, and seconds, the mean of every seed."""
+    lines = ["| `--num-steps` | right answers, seeds " + ", ".join(SEEDS) + " | mean | tokens that count |"]
+    lines[0] += " sampling | learning |"
+    lines.append("|---" * 6 + "|")
+    for window in WINDOWS:
+        rows = np.array([row[3:] for row in read(TIMES) if row[1] == window], float)
+        exact, (tokens, sampling, learning) = rows[:, 0], rows[:, 1:].mean(0)
+        cells = [window, ", ".join(f"{x:.3f}" for x in exact), f"{exact.mean():.3f}", f"{tokens:,.0f}"]
+        lines.append("| " + " | ".join([*cells, f"{sampling:.0f} s", f"{learning:.0f} s"]) + " |")
+    return lines
+
+
 def broken() -> list[str]:
     """A row for each kind of run: both metrics in its last ten iterations, the mean of every seed."""
     lines = ["| run | command | at the end, seeds " + ", ".join(SEEDS) + " |", "|---|---|---|"]
@@ -206,7 +238,11 @@ def fill(page: str) -> str:
 
     def generate(match: re.Match) -> str:
         name = match[1]
-        lines = learned(name) if name in LEARNING else {"broken": broken, "critic": critic}[name]()
+        lines = (
+            learned(name)
+            if name in LEARNING
+            else {"broken": broken, "critic": critic, "windows": lengths}[name]()
+        )
         return "\n".join([f"<!-- measured {name} -->", *lines, f"<!-- end {name} -->"])
 
     return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)

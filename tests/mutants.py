@@ -36,7 +36,8 @@ PPO_LLM, GRPO = ("ppo_llm",), ("grpo",)
 LANGUAGE = PPO_LLM + GRPO
 DPO, JUDGE = ("dpo",), ("reward_model",)
 PREFERENCES = DPO + JUDGE
-TEXTS = LANGUAGE + PREFERENCES
+TRUNCATED = ("ppo_llm_truncated",)
+TEXTS = LANGUAGE + TRUNCATED + PREFERENCES
 TOOLS = SWEEP, COMPARE, TUNE = ("sweep",), ("compare",), ("tune",)
 ONE_PROCESS = VECTOR + ATARI + LSTM + LANGUAGE
 
@@ -721,7 +722,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "ratio * batch.advantages", "", GRPO),
     ("D08", "torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)",
      "clipped_ratio * batch.advantages", "", GRPO),
-    ("D08", "1 + args.clip_coef)", "1 + 2 * args.clip_coef)", "", PPO_LLM),
+    ("D08", "1 + args.clip_coef)", "1 + 2 * args.clip_coef)", "", PPO_LLM + TRUNCATED),
     ("E2", "        warm_start(agent, args, task)", "        warm_start(agent, args, task)\n"
      "    if args.resume:\n        warm_start(agent, args, task)", "", TEXTS),
     ("L1", "(attended.cumsum(1) - 1).clamp(min=0)",
@@ -736,16 +737,16 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("L4", "~torch.isin(token, agent.ends)", "~torch.isin(token, agent.ends[:1])", "", TEXTS),
     ("L4", "*masks, running]", "*masks, running & ~torch.isin(token, agent.ends)]", "", TEXTS),
     ("L4", ".where(running, agent.pad)", "", "", TEXTS),
-    ("L5", "ratio * (log_ref.exp()", "(log_ref.exp()", "", LANGUAGE),
-    ("L5", "batch.ref_logprobs - logprob", "logprob - batch.ref_logprobs", "", LANGUAGE),
-    ("L5", "(log_ref.exp() - 1 - log_ref)", "-log_ref", "", LANGUAGE),
-    ("L6", "nn.init.zeros_(head.weight)", "pass", "", PPO_LLM),
-    ("L6", "nn.init.zeros_(head.bias)", "pass", "", PPO_LLM),
-    ("L7", "self.eval()", "self.train()", "", LANGUAGE + DPO),
-    ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "self.model", "", LANGUAGE + DPO),
+    ("L5", "ratio * (log_ref.exp()", "(log_ref.exp()", "", LANGUAGE + TRUNCATED),
+    ("L5", "batch.ref_logprobs - logprob", "logprob - batch.ref_logprobs", "", LANGUAGE + TRUNCATED),
+    ("L5", "(log_ref.exp() - 1 - log_ref)", "-log_ref", "", LANGUAGE + TRUNCATED),
+    ("L6", "nn.init.zeros_(head.weight)", "pass", "", PPO_LLM + TRUNCATED),
+    ("L6", "nn.init.zeros_(head.bias)", "pass", "", PPO_LLM + TRUNCATED),
+    ("L7", "self.eval()", "self.train()", "", LANGUAGE + TRUNCATED + DPO),
+    ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "self.model", "", LANGUAGE + TRUNCATED + DPO),
     ("L8", "copy.deepcopy(self.model).requires_grad_(False)", "copy.deepcopy(self.model)", "",
-     LANGUAGE + DPO),
-    ("L8", "if self.args.kl_coef:", "if True:", "", LANGUAGE),
+     LANGUAGE + TRUNCATED + DPO),
+    ("L8", "if self.args.kl_coef:", "if True:", "", LANGUAGE + TRUNCATED),
     ("L9", "len(row) - score.size : len(row), n]", "-score.size :, n]", "", PPO_LLM),
     ("L9", "dones[len(row) - 1, n]", "dones[-1, n]", "", PPO_LLM),
     ("L10", 'if problem["prompt"] not in seen]', "if problem not in held_out]", "", TEXTS),
@@ -855,11 +856,12 @@ MUTANTS = [Mutant(*mutant) for mutant in (
          ("env", "running *= ~terminated", "running = ~terminated"),
          ("env", '"evaluation")', 'f"{os.times()}")')),
     ) for word, line, broken in mutants),
-    ("L11", "counting = Batch(*rows, *(x[mask]", "counting = Batch(*rows, *(x[x == x]", "", LANGUAGE),
+    ("L11", "counting = Batch(*rows, *(x[mask]", "counting = Batch(*rows, *(x[x == x]", "",
+     LANGUAGE + TRUNCATED),
     ("D10", "policy_loss + value_loss", "policy_loss + 0.5 * value_loss", "", PPO_LLM),
-    ("D11", "clip_grad_norm_(critic, args", "clip_grad_norm_(policy, args", "", PPO_LLM),
-    ("D11", "clip_grad_norm_(policy, args", "clip_grad_norm_(policy + critic, args", "", PPO_LLM),
-    ("D04", "args.critic_learning_rate * remaining", "args.critic_learning_rate", "", PPO_LLM),
+    ("D11", "clip_grad_norm_(critic, args", "clip_grad_norm_(policy, args", "", PPO_LLM + TRUNCATED),
+    ("D11", "clip_grad_norm_(policy, args", "clip_grad_norm_(policy + critic, args", "", PPO_LLM + TRUNCATED),
+    ("D04", "args.critic_learning_rate * remaining", "args.critic_learning_rate", "", PPO_LLM + TRUNCATED),
     ("D04", "iterations if args.anneal_lr else 1", "iterations", "", TEXTS),
     ("L6", "self.critic.set_output_embeddings(head)", "self.model.set_output_embeddings(head)", "", PPO_LLM),
     ("critic", "self.critic = copy.deepcopy(self.model)", "self.critic = self.model",
@@ -873,7 +875,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
         ('if args.loss_norm == "token" else len(mask) / len(batch.mask)', "", GRPO),
         ('mask.sum() / batch.mask.sum() if args.loss_norm == "token" else ', "", GRPO),
         ("piece.mask.sum() / batch.mask.sum()", "len(piece.mask) / len(batch.mask)", PPO_LLM))),
-    ("D07", "advantages = batch.advantages[batch.mask]", "advantages = batch.advantages", "", PPO_LLM),
+    ("D07", "advantages = batch.advantages[batch.mask]", "advantages = batch.advantages", "",
+     PPO_LLM + TRUNCATED),
     ("G5", "index_add(0, row, log_ratio / batch.lengths)", "index_add(0, row, log_ratio)", "", GRPO),
     ("G5", "if args.sequence_ratio:", "if False:", "", GRPO),
     ("G5", "nonzero()[:, 0]", "nonzero()[:, 1]", "", GRPO),
@@ -914,6 +917,36 @@ MUTANTS = [Mutant(*mutant) for mutant in (
         ("test_texts_that_are", "float(scores.std()) or 1.0", "float(scores.std())", JUDGE),
         ("test_a_judge_ranks", "own.exists() and args.task ==", "own.exists() or args.task ==", JUDGE),
         ("test_a_judge_needs", 'counts += ("eval_episodes",)', "pass", JUDGE))),
+    # ---- windows
+    ("L9", "rewards[last[over], np.flatnonzero(over)] = scores", "rewards[-1, np.flatnonzero(over)] = scores",
+     "", TRUNCATED),
+    ("L13", "[running[n] for n in np.flatnonzero(~over)]", "[]", "", TRUNCATED),
+    ("L13", "answer.said.extend(row[counts].tolist())", "answer.said[:] = row[counts].tolist()", "",
+     TRUNCATED),
+    ("L13", "len(x.said) == args.max_new_tokens", "False", "", TRUNCATED),
+    ("L14", "old_values[1:] * (1 - dones)", "np.append(old_values[1:-1], 0 * dones[:1], 0) * (1 - dones)",
+     "", TRUNCATED),
+    ("L14", "old_values[1:] * (1 - dones)", "old_values[:-1] * (1 - dones)", "", TRUNCATED),
+    ("L14", "old_values[1:] * (1 - dones)", "old_values[1:]", "", TRUNCATED),
+    ("L14", "dones[last[over], np.flatnonzero(over)] = 1", "dones[-1, np.flatnonzero(over)] = 1",
+     "", TRUNCATED),
+    ("L15", "args.gamma**to_go", "args.gamma ** (0 * to_go)", "", TRUNCATED),
+    ("L15", "whole = whole_answers(agent, answers)", "whole = tokens[over], attended[over], mask[over]",
+     "", TRUNCATED),
+    ("L15", "np.random.permutation(len(answers))", "np.random.randint(len(answers), size=len(answers))",
+     "", TRUNCATED),
+    ("D10", "policy_loss + args.kl_coef * ref_kl", "policy_loss", "test_truncated::", TRUNCATED),
+    ("E2", "            running, recent = [], deque(maxlen=N)", "            pass", "", TRUNCATED),
+    *(("windows", line, broken, f"test_truncated::{test}", TRUNCATED) for test, line, broken in (
+        ("test_pieces_have_the_gradient_of_the_whole_critic", "/ rows[2].sum()", "/ piece[2].sum()"),
+        ("test_pieces_have_the_gradient_of_the_whole_critic", "total = total + loss.detach()",
+         "total = loss.detach()"),
+        ("test_a_score_for_each", "float(np.sum(score))", "float(np.max(score))"),
+        ("test_explained", "(returns - values)[whole[2]]", "returns[whole[2]]"),
+        ("test_windows_in_which", 'recent or [[math.nan] * 4]', "recent or [[0] * 4]"),
+        ("test_windows_cannot", '"num_envs", "num_steps")', '"num_envs")'),
+        ("test_mistake", "if args.max_new_tokens % args.num_steps:", "if False:"),
+        ("test_answers_carry", "row[-1] in ends for row in rows", "len(row) < 6 for row in rows"))),
     # ---- tools
     ("sweeps", "fcntl.flock(log, fcntl.LOCK_EX)", "pass", "test_sweep::test_killed_ten_times", SWEEP),
     ("sweeps", 'line += ["--resume", str(folder)]', 'line += ["--run-dir", str(folder)]',
@@ -965,10 +998,9 @@ def named_in_the_table(tag, script):
     """The test of a tag; language models have rows of their own."""
     table = (ROOT / "docs/details.md").read_text()
     rows = re.findall(rf"^\| {tag} \|.*`(\w+)\.py::(\w+)` \|$", table, re.M)
-    file = "test_llm" if script in LANGUAGE else "test_preferences" if script in PREFERENCES else ""
-    rows = [
-        row for row in rows if row[0] == file or not file and row[0] not in ("test_llm", "test_preferences")
-    ]
+    files = {LANGUAGE: "test_llm", TRUNCATED: "test_truncated", PREFERENCES: "test_preferences"}
+    [file] = [file for scripts, file in files.items() if script in scripts] or [""]
+    rows = [row for row in rows if row[0] == file or not file and row[0] not in files.values()]
     return "::".join(rows[-1 if script in JUDGE else 0])
 
 
@@ -1009,7 +1041,7 @@ def survives(case):
 def select(words):
     """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    scripts = {*words} & {*SCRIPTS, *TENSOR, *LANGUAGE, *PREFERENCES, *sum(TOOLS, ())}
+    scripts = {*words} & {*SCRIPTS, *TENSOR, *TEXTS, *sum(TOOLS, ())}
     tags = {*words} - scripts
     return [
         (mutant, script)
@@ -1040,9 +1072,7 @@ def main():
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
     words = parser.parse_args().words
-    known = {*SCRIPTS, *TENSOR, *LANGUAGE, *PREFERENCES, *sum(TOOLS, ())} | {
-        mutant.subject for mutant in MUTANTS
-    }
+    known = {*SCRIPTS, *TENSOR, *TEXTS, *sum(TOOLS, ())} | {mutant.subject for mutant in MUTANTS}
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, 1)

@@ -28,7 +28,8 @@ def not_imported(path):
 
 ppo_llm, grpo = not_imported("variants/ppo_llm.py"), not_imported("variants/grpo.py")
 dpo, reward_model = not_imported("variants/dpo.py"), not_imported("variants/reward_model.py")
-LANGUAGE = [ppo_llm, grpo, dpo, reward_model]
+truncated = not_imported("variants/ppo_llm_truncated.py")
+LANGUAGE = [ppo_llm, grpo, truncated, dpo, reward_model]
 FAMILY = {
     "R": reinforce_baseline,
     "D": ppo_discrete,
@@ -40,6 +41,7 @@ FAMILY = {
     "P": ppo_penalty,
     "T": trpo,
     "V": ppo_llm,
+    "W": truncated,
     "G": grpo,
     "O": dpo,
     "B": reward_model,
@@ -69,6 +71,11 @@ FORKS = {  # of what, and what is not as there
         "Args Batch Task ppo_loss Agent make_model check_model complete compute_gradients"
         " make_task whole_texts reward_model in_pieces grade evaluate warm_start"
         " train check make_run_dir save load report main",
+    ),
+    truncated: (
+        ppo_llm,
+        "Args Batch ppo_loss Agent complete compute_gradients Answer whole_answers critic_gradients"
+        " make_task evaluate train check load",
     ),
     grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients train check"),
     dpo: (
@@ -102,6 +109,7 @@ LINES = {  # without the block of PEP 723
     ppo_atari_lstm: 558,
     trpo: 602,
     ppo_llm: 710,
+    truncated: 764,
     grpo: 693,
     dpo: 689,
     reward_model: 693,
@@ -115,6 +123,7 @@ TRAIN_LINES = {  # where it may be longer than 148
     trpo: 156,
     ppo_atari_lstm: 152,
     ppo_atari_distributed: 165,
+    truncated: 156,
 }
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (60, 32),
@@ -125,6 +134,7 @@ DIFFS = {  # lines added and taken away
     (ppo_atari, ppo_atari_lstm): (50, 33),
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
+    (ppo_llm, truncated): (124, 72),
     (ppo_llm, grpo): (60, 77),
     (grpo, dpo): (117, 121),
     (dpo, reward_model): (117, 113),
@@ -204,7 +214,7 @@ def test_shared_flags_mean_the_same(modules, own):
 def test_table_of_tags():
     """Each named test exists."""
     rows = rows_of_the_table()
-    games = [tag for tag, letters, *_ in rows if not {*"VGOB"} & {*letters.split()}]
+    games = [tag for tag, letters, *_ in rows if not {*"VWGOB"} & {*letters.split()}]
     assert [tag for tag in games if tag[0] == "D"] == [f"D{number:02}" for number in range(1, 38)]
     assert [tag for tag in games if tag[0] != "D"] == [
         *("X1", "X2", "X3", "X4"),
