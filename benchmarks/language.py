@@ -1,7 +1,7 @@
 """What language models learn, and what breaks when they are trained: docs/language.md.
 
     pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
-    python benchmarks/language.py           # 75 runs, of LEARNING, WINDOWS, and RUNS: over two hours
+    python benchmarks/language.py           # 81 runs, of LEARNING, WINDOWS, and RUNS: over two hours
     python benchmarks/language.py --plot    # their picture and tables in docs/language.md
     python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
@@ -41,6 +41,8 @@ LEARNING = {  # a table: its rows, and what makes them
         "after the warm start": f"variants/ppo_llm.py {START}",
         "PPO": "variants/ppo_llm.py",
         "PPO, a reward for each token": f"variants/ppo_llm.py {PROCESS}",
+        "PPO, no critic": "variants/ppo_llm.py --critic-learning-rate 0 --gae-lambda 1",
+        "PPO, exact values": "benchmarks/exact_values.py",
         "GRPO": "variants/grpo.py",
         "GRPO, `--group-size 4`": "variants/grpo.py --group-size 4",
         "GRPO, `--dtype bfloat16`": "variants/grpo.py --dtype bfloat16",
@@ -278,22 +280,31 @@ def plot() -> None:
     PAGE.write_text(fill(PAGE.read_text()))
 
 
-def measure(script: str) -> None:
-    """Train a new Llama of 20 million weights for three iterations, of which only the last is timed."""
+def measure(script: str, millions: int, micro_batch: int, iterations: int) -> None:
+    """Train a new Llama of so many million weights; the last iteration is timed."""
     from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
 
     sys.path.append(str(ROOT))
     module = importlib.import_module(f"variants.{script}")
-    sizes = dict(hidden_size=512, intermediate_size=1376, num_hidden_layers=6, num_attention_heads=8)
-    rollout = dict(num_envs=64, total_episodes=192, max_new_tokens=64, eval_episodes=8, checkpoints=0)
+    hidden = {5: 256, 20: 512, 80: 1024}[millions]
+    sizes = dict(hidden_size=hidden, intermediate_size=hidden * 43 // 16, num_hidden_layers=6)
+    rollout = dict(num_envs=64, total_episodes=64 * iterations, max_new_tokens=64, eval_episodes=8)
     with tempfile.TemporaryDirectory() as folder:
-        config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
+        config = LlamaConfig(
+            vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, num_attention_heads=8, **sizes
+        )
         LlamaForCausalLM(config).save_pretrained(f"{folder}/model")
         ByT5Tokenizer(extra_ids=0).save_pretrained(f"{folder}/model")
-        args = module.Args(model=f"{folder}/model", sft_steps=0, run_dir=f"{folder}/run", **rollout)
-        _, log = module.train(args)
-    seconds = log[-1]["length"] * args.num_envs / log[-1]["tokens_per_second"]
+        if script in ("dpo", "reward_model"):  # pairs as long as the completions of the others
+            pair = {"prompt": "12345>", "chosen": "1" * 63, "rejected": "2" * 63}
+            lines = [json.dumps(pair | {"prompt": f"{n:05}>"}) for n in range(99)]
+            Path(f"{folder}/pairs.jsonl").write_text("\n".join(lines))
+            rollout["task"] = f"{folder}/pairs.jsonl"
+        rollout |= dict(sft_steps=0, checkpoints=0, micro_batch=micro_batch, run_dir=f"{folder}/run")
+        _, log = module.train(module.Args(model=f"{folder}/model", **rollout))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    row = log[-1] | {"length": log[-1].get("length", 0)}
+    seconds = row["length"] * 64 / row.get("tokens_per_second", 1)
     print(json.dumps({"seconds": seconds, "MiB": peak}))
 
 
@@ -301,9 +312,13 @@ if __name__ == "__main__":
     parser = Parser(__doc__)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--plot", action="store_true", help="draw what was measured, measure nothing")
-    instead.add_argument("--measure", choices=("ppo_llm", "grpo"), help="the script whose cost is measured")
+    scripts = ("ppo_llm", "grpo", "dpo", "reward_model")
+    instead.add_argument("--measure", choices=scripts, help="the script whose cost is measured")
+    parser.add_argument("--millions", type=int, choices=(5, 20, 80), default=20, help="of weights it has")
+    parser.add_argument("--micro-batch", type=int, default=0, help="completions in a pass (0: all)")
+    parser.add_argument("--iterations", type=int, default=3, help="of which the last is timed")
     args = parser.parse_args()
     if args.measure:
-        measure(args.measure)
+        measure(args.measure, args.millions, args.micro_batch, args.iterations)
     else:
         plot() if args.plot else run_all()

@@ -52,6 +52,7 @@ PEERS = {  # a row: whose run, in run_peers.py
     "sbx (JAX)": "sbx",
     "skrl": "skrl",
 }
+MEMORY = {"PPO": "ppo_llm", "GRPO": "grpo", "DPO": "dpo", "reward model": "reward_model"}
 UPDATES = {  # a row: script, its flags, and whose run
     "TRPO": ("variants.trpo", "", "breakdown"),
     "TRPO, `--compile`": ("variants.trpo", "--compile", "breakdown"),
@@ -127,6 +128,15 @@ def measure_cost(_: int) -> Iterator[tuple[str, str, float]]:
     for row, script in {"PPO": "ppo_llm", "GRPO": "grpo"}.items():
         for quantity, value in json.loads(run("language.py", "--measure", script).splitlines()[-1]).items():
             yield row, quantity, value
+
+
+def measure_memory(number: int) -> Iterator[tuple[str, str, float]]:
+    """MiB at most, in an iteration, for each script and size; once, as it is nearly the same each time."""
+    for row, script in MEMORY.items() if number == 1 else ():
+        for millions, pieces in ((m, n) for m in (5, 20, 80) for n in (0, 8)):
+            sizes = ("--millions", str(millions), "--micro-batch", str(pieces), "--iterations", "1")
+            line = run("language.py", "--measure", script, *sizes).splitlines()[-1]
+            yield row, f"{millions} {pieces}", json.loads(line)["MiB"]
 
 
 def measure_trl(seed: int) -> Iterator[tuple[str, str, float]]:
@@ -221,6 +231,20 @@ def show_cost(found: Found) -> list[str]:
     return lines
 
 
+def show_memory(found: Found) -> list[str]:
+    sizes = (5, 20, 80)
+    lines = [
+        "| peak memory (MiB) | "
+        + " | ".join(f"{size}M, all at once | in pieces of 8" for size in sizes)
+        + " |"
+    ]
+    lines.append("|---" * (1 + 2 * len(sizes)) + "|")
+    for row in MEMORY:
+        values = [found[row, f"{size} {pieces}"][0] for size in sizes for pieces in (0, 8)]
+        lines.append(f"| {row} | " + " | ".join(f"{value:,.0f}" for value in values) + " |")
+    return lines
+
+
 def show_trl(found: Found) -> list[str]:
     seeds = " | ".join(f"seed {seed}" for seed in range(1, ROUNDS + 1))
     lines = [f"| | | {seeds} | mean |", "|---" * (3 + ROUNDS) + "|"]
@@ -274,6 +298,7 @@ TABLES = {
     "update": (measure_update, show_update),
     "operations": (measure_operations, show_operations),
     "cost": (measure_cost, show_cost),
+    "memory": (measure_memory, show_memory),
     "trl": (measure_trl, show_trl),
 }
 
@@ -307,6 +332,7 @@ def machine(table: str) -> str:
     packages = {
         "operations": PACKAGES,
         "cost": ["torch", "transformers"],
+        "memory": ["torch", "transformers"],
         "trl": ["torch", "transformers", "trl"],
     }
     return provenance(packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
