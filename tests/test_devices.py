@@ -25,9 +25,9 @@ from conftest import ATARI, ROOT, SCRIPTS, Stopped, each_of, name_of, toy, with_
 from test_operations import checkpoint
 from torch.utils._pytree import tree_leaves
 
-from variants import grpo, ppo_atari_distributed, ppo_llm, ppo_tensor_envs
+from variants import grpo, ppo_atari_distributed, ppo_llm, ppo_llm_truncated, ppo_tensor_envs
 
-LANGUAGE = [ppo_llm, grpo]
+LANGUAGE = [ppo_llm, ppo_llm_truncated, grpo]
 ALL = [*(script for script in SCRIPTS if script is not ppo_atari_distributed), ppo_tensor_envs, *LANGUAGE]
 script = each_of(ALL)
 RUNS = {}  # {script: args of its run on the CPU}, which tests only read
@@ -52,6 +52,8 @@ def small_args(script, folder, iterations=2, **flags):
         small |= dict(eval_episodes=2, total_timesteps=16 * iterations)
     small |= dict(update_epochs=2, critic_epochs=2, num_minibatches=2, checkpoints=2)
     small |= dict(run_dir=str(folder / "run")) | flags
+    if script is ppo_llm_truncated:
+        small |= dict(num_steps=4, total_timesteps=16 * iterations)
     return script.Args(**{name: value for name, value in small.items() if hasattr(script.Args, name)})
 
 
@@ -101,6 +103,7 @@ def evaluate(name, *flags):
 PARTS = {  # of an iteration, which are done more than once
     "range(T)": "step",
     "range(agent.args.max_new_tokens)": "step",
+    "range(num_steps)": "step",
     "timeout.any()": "time limit",
     "range(args.update_epochs)": "epoch",
     "range(args.critic_epochs)": "epoch",

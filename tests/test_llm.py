@@ -613,7 +613,7 @@ def test_values_are_of_the_states_before_the_tokens(only_ppo):
 
 
 def test_exact_values_are_probabilities_of_a_right_answer(only_ppo):
-    """Of the tokens still to come, or 0 after a wrong one; before the first, in the right and wrong row alike."""
+    """Of the tokens still to come, or 0 after a wrong one."""
     agent = make_agent(ppo_llm)
     prompts, right = agent.pad_rows(agent.encode(["31542>"] * 2))[0], [3 + byte for byte in b"12345"] + [1]
     said = torch.tensor([right, right[:2] + [9] + right[3:]])

@@ -104,7 +104,7 @@ def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
     assert all(f"<!-- measured {name} -->" in page for name in ("broken", "critic", *language.LEARNING))
     assert len({tuple(row[:3]) for row in language.read()}) == 2 * 3 * 3
     cells = (row.split("|")[-2] for row in language.learned("sorting")[2:])
-    start, ppo, _, grpo, *_ = (f"{float(mean):.2f}" for mean in cells)
+    start, ppo, _, _, _, grpo, *_ = (f"{float(mean):.2f}" for mean in cells)
     readme = (results.ROOT / "README.md").read_text()
     assert f"from {start} to {ppo} of prompts right (GRPO: {grpo})" in readme
     for theme in plot.THEMES:
@@ -118,7 +118,7 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     for table in timings.TABLES:
         assert f"<!-- begin timings {table} -->" in pages
         found = timings.read_rounds(table)
-        assert found and all(len(rounds) == timings.ROUNDS for rounds in found.values())
+        assert found and {len(rounds) for rounds in found.values()} == {1 if table == "memory" else timings.ROUNDS}
     shown = {name for names in timings.OPERATIONS.items() for name in (names[0], *names[1])}
     assert {name for name, _ in timings.read_rounds("operations")} == shown
     found = timings.read_rounds("speed")

@@ -522,7 +522,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             look = partial(in_pieces, args.micro_batch, (tokens, attended, mask))
             logprobs, values = look(agent), look(agent.value)  # the weights are still those that acted
             ref_logprobs = look(partial(agent, frozen=True)) if agent.reference else logprobs
-            for answer, row, counts in zip(running, tokens[:, -mask.shape[1] :], mask, strict=True):
+            new = zip(running, tokens[:, -mask.shape[1] :].cpu(), mask.cpu(), strict=True)
+            for answer, row, counts in new:
                 answer.said.extend(row[counts].tolist())
             over = np.array([x.said[-1] in ends or len(x.said) == args.max_new_tokens for x in running])
             answers, scores = [running[n] for n in np.flatnonzero(over)], []
