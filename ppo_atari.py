@@ -280,7 +280,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-    gradients = torch.compile(compute_gradients, disable=not args.compile)
+    gradients = torch.compile(compute_gradients, fullgraph=True, disable=not args.compile)
     # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
     longest = envs.spec.kwargs.get("max_num_frames_per_episode", 0) / 4 if envs.spec else 0
     save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))

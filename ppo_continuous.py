@@ -292,7 +292,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-    gradients = torch.compile(compute_gradients, disable=not args.compile)
+    gradients = torch.compile(compute_gradients, fullgraph=True, disable=not args.compile)
     low, high = (x.astype(float) for x in (envs.unwrapped.action_space.low, envs.unwrapped.action_space.high))
     if ((low > 1) | (high < -1) | ((high - low > 20) & (high - low < 1e6))).any():  # beyond: as good as none
         print(f"{args.env_id}: actions begin around 0 +- 1, far from their bounds: RescaleAction helps")

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 REINFORCE, DISCRETE, TRPO = ("reinforce_baseline",), ("ppo_discrete",), ("trpo",)
+MEMORY = ("ppo_lstm",)  # has the tags of ppo_discrete and of ppo_atari_lstm; tests in test_lstm.py
 ATARI, LSTM, DISTRIBUTED = ("ppo_atari",), ("ppo_atari_lstm",), ("ppo_atari_distributed",)
 MASKED, PENALTY, CONTINUOUS = ("ppo_masked",), ("ppo_penalty",), ("ppo_continuous",)
 TENSOR = ("ppo_tensor_envs",)  # has the tags of ppo_discrete, and their tests
@@ -241,6 +242,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "test_train::test_the_agent_acts_on_the_states_that"),
     ("compile", "disable=not args.compile", "disable=True",
      "test_train::test_a_compiled_update_is_the_same", DISCRETE + ATARI),
+    ("compile", "fullgraph=True, ", "", "test_train::test_a_graph_that_breaks",
+     REINFORCE + DISCRETE + MASKED),
     ("compile", "    if args.compile:", "    if True:",
      "test_train::test_a_compiled_update_is_the_same", DISCRETE),
     ("compile", "torch._dynamo.config.trace_autograd_ops = True", "pass",
@@ -491,15 +494,38 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("D32", 'nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)', "pass"),
     ("D33", "torch.zeros(2, N, 128, device=device)", "torch.ones(2, N, 128, device=device)"),
     ("D33", "obs[T], starts[T], state  #", "obs[T], starts[T], torch.zeros_like(state)  #"),
-    ("D34", "state * (1 - start[:, None])", "state"),
-    ("D34", "state * (1 - start[:, None])", "torch.stack([state[0] * (1 - start[:, None]), state[1]])"),
-    ("D34", "            state = state * (1 - start[:, None])  # [D34]\n"
-     "            state = torch.stack(self.lstm(x, tuple(state)))\n"
-     "            hidden.append(state[0])\n",
-     "            state = torch.stack(self.lstm(x, tuple(state)))\n"
-     "            hidden.append(state[0])\n"
-     "            state = state * (1 - start[:, None])\n"),
-    ("D34", "hidden.append(state[0])", "state = state * (1 - start[:, None]); hidden.append(state[0])"),
+    *((tag, line, broken, f"test_lstm::{test}", LSTM + MEMORY) for tag, line, broken, test in (
+        ("D34", "state * (1 - rows[begin][:, None])", "state", "test_the_state_is_reset"),
+        ("D34", "state * (1 - rows[begin][:, None])",
+         "torch.stack([state[0] * (1 - rows[begin][:, None]), state[1]])", "test_the_state_is_reset"),
+        ("D34", ".nonzero()[:, 0] + 1).tolist()", ".nonzero()[:, 0]).tolist()", "test_the_state_is_reset"),
+        ("D34", "rows[1:].any(1)", "rows[1:].all(1)", "test_the_state_is_reset"),
+        ("D34", "torch.cat(state), [*hidden, h]", "torch.cat(state) * 0, [*hidden, h]",
+         "test_the_state_is_zero_at_first"))),
+    *((tag, line, broken, f"test_lstm::{test}", MEMORY) for tag, line, broken, test in (
+        ("D32", 'nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)', "pass",
+         "test_orthogonal"),
+        ("D33", "obs[T], starts[T], state  #", "obs[T], starts[T], torch.zeros_like(state)  #",
+         "test_the_state_is_zero_at_first"),
+        ("D33", "torch.zeros(4, N, 64, device=device)", "torch.ones(4, N, 64, device=device)",
+         "test_the_state_is_zero_at_first"),
+        ("D35", "x[:, idx] for x in batch", "x[idx] for x in batch", "test_minibatches_are"),
+        ("D35", "np.random.permutation(N)", "np.arange(N)", "test_minibatches_are"),
+        ("D36", "batch.starts, batch.state", "batch.starts, torch.zeros_like(batch.state)",
+         "test_a_replay_from"),
+        ("D36", "done, done, 0", "done, 0, 0", "test_a_replay_from"),
+        ("memory", "no_start, state[:, timeout]", "no_start, 0 * state[:, timeout]",
+         "test_the_last_observation_is_valued"),
+        ("memory", "no_start = torch.zeros", "no_start = torch.ones", "test_the_last_observation_is_valued"),
+        ("memory", "start = terminated | truncated", "start = ~terminated", "test_evaluation_remembers"),
+        ("memory", "        start = terminated | truncated\n", "", "test_evaluation_remembers"),
+        ("memory", "score[:], length[:], starts[T] = 0, 0, 1", "score[:], length[:] = 0, 0",
+         "test_a_cut_opens"),
+        ("memory", "state[2:])", "state[:2])", "test_the_state_is_zero_at_first"),
+        ("memory", "obs[::2]", "obs[1::2]", "test_positions_without_velocities"),
+        ("D13", "self.valid.numel(), gain=0.01)", "self.valid.numel(), gain=1.0)", "test_actions_of_several"),
+        ("D37", "Independent(dist, self.valid.dim() - 1)", "Independent(dist, 0)",
+         "test_actions_of_several"))),
     ("D35", "x[:, idx] for x in batch", "x[idx] for x in batch"),
     ("D35", "np.random.permutation(N)", "np.arange(N)"),
     ("D36", "batch.starts, batch.state", "batch.starts, torch.zeros_like(batch.state)"),
@@ -633,8 +659,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("peers", "batch.returns[order]", "batch.returns", "test_peers::test_trpo", TRPO),
     ("peers", "= agent.normalize(batch.obs)", "= batch.obs", "test_peers::test_trpo", TRPO),
     ("peers", "0.5 * ((critic", "0.4 * ((critic", "test_peers::test_trpo", TRPO),
-    ("peers", "state * (1 - start[:, None])", "state", "test_peers::test_recurrent_ppo"),
-    ("peers", "features.split(", "features.detach().split(", "test_peers::test_recurrent_ppo"),
+    ("peers", "state * (1 - rows[begin][:, None])", "state", "test_peers::test_recurrent_ppo"),
+    ("peers", "self.lstm(x[begin:end]", "self.lstm(x[begin:end].detach()", "test_peers::test_recurrent_ppo"),
     # ---- what is said of envs, and of a run
     ("bounds", "(low > 1)", "(low > 9)", "test_continuous::test_bounds", CONTINUOUS + PENALTY + TRPO),
     ("bounds", "(high < -1)", "(high < -9)", "test_continuous::test_bounds", CONTINUOUS + PENALTY + TRPO),
@@ -1041,7 +1067,7 @@ def survives(case):
 def select(words):
     """Mutants with their scripts: of all tags or those named, in all scripts or those named."""
     cases = [(mutant, script) for mutant in MUTANTS for script in scripts_of(mutant)]
-    scripts = {*words} & {*SCRIPTS, *TENSOR, *TEXTS, *sum(TOOLS, ())}
+    scripts = {*words} & {*SCRIPTS, *TENSOR, *MEMORY, *TEXTS, *sum(TOOLS, ())}
     tags = {*words} - scripts
     return [
         (mutant, script)
@@ -1072,7 +1098,7 @@ def main():
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="tags like D08, scripts like ppo_discrete")
     words = parser.parse_args().words
-    known = {*SCRIPTS, *TENSOR, *TEXTS, *sum(TOOLS, ())} | {mutant.subject for mutant in MUTANTS}
+    known = {*SCRIPTS, *TENSOR, *MEMORY, *TEXTS, *sum(TOOLS, ())} | {mutant.subject for mutant in MUTANTS}
     for word in words:
         if word not in known:
             close = difflib.get_close_matches(word, known, 1)

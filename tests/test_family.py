@@ -16,7 +16,15 @@ import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
-from variants import ppo_atari_distributed, ppo_atari_lstm, ppo_masked, ppo_penalty, ppo_tensor_envs, trpo
+from variants import (
+    ppo_atari_distributed,
+    ppo_atari_lstm,
+    ppo_lstm,
+    ppo_masked,
+    ppo_penalty,
+    ppo_tensor_envs,
+    trpo,
+)
 
 
 def not_imported(path):
@@ -52,6 +60,10 @@ FORKS = {  # of what, and what is not as there
     ppo_atari: (ppo_discrete, "Args Agent Lives make_envs evaluate check train"),
     ppo_atari_lstm: (ppo_atari, "Args Batch make_envs Agent compute_gradients evaluate check train"),
     ppo_atari_distributed: (ppo_atari, "Args average check main save train"),
+    ppo_lstm: (
+        ppo_discrete,
+        "Args Batch Recurrent Agent compute_gradients cartpole_positions evaluate check train",
+    ),
     ppo_masked: (
         ppo_discrete,
         "Args Batch Flatten make_envs Agent compute_gradients read_masks evaluate train",
@@ -91,6 +103,7 @@ FORKS = {  # of what, and what is not as there
 }
 GONE = {  # what the parent has and the fork does without
     ppo_atari: {"mlp", "Flatten"},
+    ppo_lstm: {"mlp"},
     ppo_tensor_envs: {"Flatten", "make_envs"},
     trpo: {"ppo_loss"},
     ppo_llm: {"layer_init", "mlp", "Flatten", "make_envs"},
@@ -104,6 +117,7 @@ LINES = {  # without the block of PEP 723
     ppo_continuous: 565,
     ppo_atari: 541,
     ppo_masked: 544,
+    ppo_lstm: 548,
     ppo_tensor_envs: 474,
     ppo_penalty: 577,
     ppo_atari_lstm: 558,
@@ -130,8 +144,9 @@ DIFFS = {  # lines added and taken away
     (ppo_discrete, ppo_continuous): (86, 39),
     (ppo_discrete, ppo_atari): (105, 83),
     (ppo_discrete, ppo_masked): (59, 33),
+    (ppo_discrete, ppo_lstm): (81, 56),
     (ppo_discrete, ppo_tensor_envs): (93, 138),
-    (ppo_atari, ppo_atari_lstm): (50, 33),
+    (ppo_atari, ppo_atari_lstm): (54, 38),
     (ppo_atari, ppo_atari_distributed): (61, 28),
     (ppo_continuous, trpo): (103, 66),
     (ppo_llm, truncated): (125, 72),
@@ -267,7 +282,16 @@ def test_tagged_lines_of_tensor_envs_are_those_of_its_parent():
     assert set(tags_of(ppo_discrete)) - set(tags_of(ppo_tensor_envs)) == {"D37"}
 
 
-@pytest.mark.parametrize("module", [*FAMILY.values(), ppo_tensor_envs], ids=name_of)
+def test_tagged_lines_of_the_lstm_are_those_of_its_parent_and_of_atari():
+    """Where they are tested; the others have tests of their own in test_lstm.py, as has its memory."""
+    known = (source_of(ppo_discrete) + source_of(ppo_atari_lstm)).splitlines()
+    own = [line for line in source_of(ppo_lstm).splitlines() if line not in known]
+    assert re.findall(r"# .*\[([DEX]\d+)\]", "\n".join(own)) == ["D13", "D37"]
+    memory = {"D32", "D33", "D34", "D35", "D36"}
+    assert set(tags_of(ppo_lstm)) == set(tags_of(ppo_discrete)) - {"D06"} | memory
+
+
+@pytest.mark.parametrize("module", [*FAMILY.values(), ppo_tensor_envs, ppo_lstm], ids=name_of)
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network

@@ -398,7 +398,7 @@ def lstm_layers(agent, policy):
         yield ours.weight, [theirs.weight]
         yield ours.bias, [theirs.bias]
     for name, parameter in agent.lstm.named_parameters():
-        yield parameter, [getattr(lstm, f"{name}_l0") for lstm in (policy.lstm_actor, policy.lstm_critic)]
+        yield parameter, [getattr(lstm, name) for lstm in (policy.lstm_actor, policy.lstm_critic)]
     for ours, theirs in ((agent.actor, policy.action_net), (agent.critic, policy.value_net)):
         yield ours.weight, [theirs.weight]
         yield ours.bias, [theirs.bias]

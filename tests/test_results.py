@@ -118,7 +118,9 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     for table in timings.TABLES:
         assert f"<!-- begin timings {table} -->" in pages
         found = timings.read_rounds(table)
-        assert found and {len(rounds) for rounds in found.values()} == {1 if table == "memory" else timings.ROUNDS}
+        assert found and {len(rounds) for rounds in found.values()} == {
+            1 if table == "memory" else timings.ROUNDS
+        }
     shown = {name for names in timings.OPERATIONS.items() for name in (names[0], *names[1])}
     assert {name for name, _ in timings.read_rounds("operations")} == shown
     found = timings.read_rounds("speed")

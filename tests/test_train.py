@@ -300,7 +300,7 @@ COMPILED = [ppo_discrete, ppo_atari]
 COMPILED += [
     pytest.param(script, marks=slow)
     for script in SCRIPTS
-    if script not in (*COMPILED, ppo_atari_lstm)  # whose unrolled sequence takes ten minutes
+    if script not in COMPILED and hasattr(script.Args, "compile")
 ]
 
 
@@ -323,6 +323,19 @@ def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
     assert 1 <= counters["stats"]["unique_graphs"] <= 3
     assert not counters["graph_break"]
     assert same_weights(eager, compiled, atol=1e-5)
+
+
+def test_a_graph_that_breaks_is_an_error(discrete, make_args, monkeypatch):
+    """In a copy with a loss of its own, say: torch would lose the gradients, and nothing would be learned."""
+    original = discrete.compute_gradients
+
+    def breaking(*args):
+        torch._dynamo.graph_break()
+        return original(*args)
+
+    monkeypatch.setattr(discrete, "compute_gradients", breaking)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        discrete.train(make_args(discrete, compile=True))
 
 
 def test_a_compiled_run_resumes(make_args, no_evaluation):

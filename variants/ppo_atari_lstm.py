@@ -30,6 +30,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -77,7 +78,6 @@ class Args:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = torch.get_num_threads()  # number of CPU threads, of the network and of the games alike
-    compile: bool = False  # torch.compile makes the update faster, after ten minutes
     run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
     resume: str = ""  # folder of the run to continue; its flags hold unless given again
     evaluate: str = ""  # folder of the run to evaluate, instead of training
@@ -161,7 +161,7 @@ class Agent(nn.Module):
             layer_init(nn.Linear(64 * 7 * 7, 512)),
             nn.ReLU(),
         ).to(memory_format=torch.channels_last)  # in which convolutions are fastest
-        self.lstm = nn.LSTMCell(512, 128)
+        self.lstm = nn.LSTM(512, 128)
         for name, parameter in self.lstm.named_parameters():
             nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)  # [D32]
         self.actor = layer_init(nn.Linear(128, envs.single_action_space.n), gain=0.01)
@@ -169,18 +169,20 @@ class Agent(nn.Module):
 
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Distribution, Tensor, Tensor]:
         obs = obs.flatten(0, -4).to(torch.float, memory_format=torch.channels_last)
-        features, hidden = self.trunk(obs / 255), []  # [D22]
-        for x, start in zip(features.split(state.shape[1]), starts.view(-1, state.shape[1]), strict=True):
-            state = state * (1 - start[:, None])  # [D34]
-            state = torch.stack(self.lstm(x, tuple(state)))
-            hidden.append(state[0])
-        features = torch.cat(hidden).unflatten(0, starts.shape)
+        rows, hidden = starts.view(-1, state.shape[1]), []  # (t, n)
+        x = self.trunk(obs / 255).view(*rows.shape, 512)  # [D22]
+        cuts = (rows[1:].any(1).nonzero()[:, 0] + 1).tolist() if len(rows) > 1 else []
+        for begin, end in pairwise([0, *cuts, len(rows)]):  # steps without a start in between, at once
+            state = state * (1 - rows[begin][:, None])  # [D34]
+            h, state = self.lstm(x[begin:end], tuple(state[:, None]))
+            state, hidden = torch.cat(state), [*hidden, h]
+        features = torch.cat(hidden).view(*starts.shape, 128)
         dist = Categorical(logits=self.actor(features), validate_args=False)
         return dist, self.critic(features).squeeze(-1), state
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's own -> metrics. This is what --compile compiles."""
+    """Add the gradients of ppo_loss to the agent's own -> metrics."""
     dist, value, _ = agent(batch.obs, batch.starts, batch.state)  # [D36]
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
     loss.backward()
@@ -292,9 +294,6 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-    gradients = torch.compile(compute_gradients, disable=not args.compile)
     # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
     longest = envs.spec.kwargs.get("max_num_frames_per_episode", 0) / 4 if envs.spec else 0
     save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
@@ -378,7 +377,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             for idx in on_device(np.random.permutation(N)).split(M):
                 minibatch = Batch(*(x[:, idx] for x in batch))  # [D35]
                 optimizer.zero_grad()
-                metrics = gradients(agent, minibatch, clip_coef, args)  # loss.backward()
+                metrics = compute_gradients(agent, minibatch, clip_coef, args)  # loss.backward()
                 metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
                 optimizer.step()
                 history.append(metrics)
