@@ -1,6 +1,6 @@
 """What each of the five fixes is for, measured, for docs/five_fixes.md.
 
-    python benchmarks/five_fixes.py           # noise of gradients, and what reuse does to samples
+    python benchmarks/five_fixes.py           # noise of gradients, what reuse does to samples, fifteen lines
     python benchmarks/five_fixes.py --plot    # the pictures, and the numbers on the page
 
 The rungs are the runs of benchmarks/runs.toml whose names begin with "ladder"; benchmarks/learning_curves.py
@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import tempfile
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -28,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 import ppo_discrete  # noqa: E402
 import reinforce_baseline  # noqa: E402
 
-CSV = ROOT / "benchmarks/results/five_fixes.csv"
+CSV, FIFTEEN = (ROOT / f"benchmarks/results/{name}.csv" for name in ("five_fixes", "fifteen_lines"))
 PAGE = ROOT / "docs/five_fixes.md"
 RUNS = read_table()["runs"]
 RUNGS = [name for name in RUNS if name.startswith("ladder")]
@@ -133,27 +134,40 @@ def reuse(name: str, seed: int) -> list[list]:
     return rows
 
 
+def fifteen(seed: int) -> list[list]:
+    """The program at the beginning of the page -> mean return of its last hundred episodes."""
+    [program] = re.findall(r"```python runs\n(.*?)```", PAGE.read_text(), re.S)
+    torch.manual_seed(seed)
+    returns = []
+    exec(program, {"print": lambda episode, score: returns.append(score)})
+    return [[seed, f"{np.mean(returns[-100:]):.4g}"]]
+
+
 def work(job: tuple) -> list[list]:
     """One job, in a process of its own."""
     torch.set_num_threads(1)
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1), os.dup2(silence, 2)
-    return noise(job[1]) if job[0] == "noise" else reuse(*job)
+    others = {"noise": noise, "fifteen": fifteen}
+    return others[job[0]](job[1]) if job[0] in others else reuse(*job)
 
 
-def read() -> list[list[str]]:
-    return list(csv.reader(CSV.open()))[1:] if CSV.exists() else []
+def read(path: Path = CSV) -> list[list[str]]:
+    return list(csv.reader(path.open()))[1:] if path.exists() else []
 
 
 def run_all() -> None:
     """All jobs that are not there yet, one a core."""
     there = {(row[0] if row[0] in REUSE else "noise", int(row[1])) for row in read()}
-    jobs = [(what, seed) for seed in SEEDS for what in ("noise", *REUSE) if (what, seed) not in there]
-    if not CSV.exists():
-        CSV.write_text(",".join(["rung", "seed", "steps", *MEASURES]) + "\n")
+    there |= {("fifteen", int(row[0])) for row in read(FIFTEEN)}
+    whats = ("noise", *REUSE, "fifteen")
+    jobs = [(what, seed) for seed in SEEDS for what in whats if (what, seed) not in there]
+    for path, head in ((CSV, ["rung", "seed", "steps", *MEASURES]), (FIFTEEN, ["seed", "return"])):
+        if not path.exists():
+            path.write_text(",".join(head) + "\n")
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for rows in pool.imap_unordered(work, jobs):
-            with CSV.open("a", newline="") as file:
+            with (FIFTEEN if len(rows[0]) == 2 else CSV).open("a", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(rows)
             print(*rows[-1], flush=True)
 
@@ -199,6 +213,13 @@ def short(group: str) -> str:
     return "\n".join(lines)
 
 
+def fifteen_lines() -> str:
+    """What the first program comes to."""
+    found = sorted(float(row[1]) for row in read(FIFTEEN))
+    each = ", ".join(f"{score:.0f}" for score in found)
+    return f"Ten seeds of torch, the mean return of the last hundred episodes: {each}."
+
+
 def ladder() -> str:
     """A row for each rung: its command, return of every seed, and the quantity that its fix is for."""
     lines = [f"{HEAD} what it is for |", "|---|---|---|---|---|"]
@@ -233,7 +254,8 @@ def fill(page: str) -> str:
 
     def generate(match: re.Match) -> str:
         of_run = command if match[1] in RUNS else short
-        new = ladder() if match[1] == "ladder" else of_run(match[1])
+        others = {"ladder": ladder, "fifteen": fifteen_lines}
+        new = others[match[1]]() if match[1] in others else of_run(match[1])
         return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
 
     return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end -->", generate, page, flags=re.S)
@@ -243,44 +265,57 @@ def fingerprint() -> str:
     return hashlib.sha256(repr(read()).encode()).hexdigest()
 
 
-def draw_measured(theme: dict):
-    """Noise of each rung with one step a rollout; effective samples and largest ratios of the others."""
+def draw_noise(theme: dict):
+    """Noise of the gradient on each rung with one step a rollout."""
     import plot
 
-    size = (plot.WIDTH, 2.5)
-    figure, (left, middle, right) = plot.plt.subplots(1, 3, figsize=size, width_ratios=[1.2, 1, 1])
-    figure.subplots_adjust(left=0.06, right=0.97, top=0.86, bottom=0.2, wspace=0.25)
+    figure, axes = plot.plt.subplots(figsize=(plot.WIDTH, 2.2))
+    figure.subplots_adjust(left=0.06, right=0.97, top=0.84, bottom=0.22)
     for place, name in enumerate(ONE_STEP):
         values = series("noise", name)[1][:, 0]
         places, dots = place + np.linspace(-0.15, 0.15, len(values)), dict(markersize=4, markeredgewidth=0)
-        left.plot(places, np.sort(values), "o", color=theme["ours"], alpha=0.6, **dots)
-        left.plot([place - 0.3, place + 0.3], [np.median(values)] * 2, color=theme["ours"], linewidth=2)
-    plot.style(left, theme, "y")
-    left.set_yscale("log")
-    left.set_yticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
-    names = [rung(name) for name in ONE_STEP]
-    left.set_xticks(range(len(ONE_STEP)), names)
-    for axes, what in ((middle, "effective"), (right, "largest")):
-        plot.style(axes, theme, "y")
+        axes.plot(places, np.sort(values), "o", color=theme["ours"], alpha=0.6, **dots)
+        axes.plot([place - 0.3, place + 0.3], [np.median(values)] * 2, color=theme["ours"], linewidth=2)
+    compare.style(axes, "", theme, "y")
+    axes.set_yscale("log")
+    axes.set_yticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
+    axes.set_xticks(range(len(ONE_STEP)), [rung(name) for name in ONE_STEP])
+    finish(figure, theme, {axes: "noise of the gradient: its variance over its squared length"})
+    return figure
+
+
+def draw_ratios(theme: dict):
+    """Effective samples and largest ratios of the rungs that use each rollout more than once."""
+    import plot
+
+    figure, both = plot.plt.subplots(1, 2, figsize=(plot.WIDTH, 2.4))
+    figure.subplots_adjust(left=0.06, right=0.97, top=0.86, bottom=0.2, wspace=0.18)
+    for axes, what in zip(both, ("effective", "largest"), strict=True):
+        compare.style(axes, "", theme, "y")
         for name, colour in zip(REUSE, (theme["other"], theme["ours"]), strict=True):
             steps, values = series(what, name)
             values = values * (100 if what == "effective" else 1)
             axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
-            median = np.median(values, 0)
-            axes.plot(steps, median, color=colour, linewidth=1.8, label=rung(name))
+            axes.plot(steps, np.median(values, 0), color=colour, linewidth=1.8, label=rung(name))
         axes.set_xlim(0, steps[-1])
         axes.set_xticks([0, steps[-1]], ["0", compare.count(steps[-1])])
-    middle.set_ylim(0, 102)
-    middle.legend(loc="lower left", frameon=False, fontsize=plot.SIZE, labelcolor=theme["ink"])
+    left, right = both
+    left.set_ylim(0, 102)
+    left.legend(loc="lower left", frameon=False, fontsize=plot.SIZE, labelcolor=theme["ink"])
     right.set_yscale("log")
     right.set_yticks([1, 10, 100], ["1", "10", "100"])
-    titles = ("noise of the gradient", "effective samples, %", "largest ratio")
-    for axes, name in zip((left, middle, right), titles, strict=True):
+    finish(figure, theme, {left: "effective samples, %", right: "largest ratio"})
+    return figure
+
+
+def finish(figure, theme: dict, titles: dict) -> None:
+    import plot
+
+    for axes, name in titles.items():
         axes.set_title(name, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
         axes.minorticks_off()
     words = "thin line or dot: a seed · thick: their median"
     figure.text(0.06, 0.02, words, color=theme["muted"], size=plot.SIZE)
-    return figure
 
 
 def draw_clip(theme: dict):
@@ -298,7 +333,7 @@ def draw_clip(theme: dict):
         flat = (ratio > 1.2) if sign > 0 else (ratio < 0.8)
         axes.plot(ratio, np.where(flat, np.nan, chosen), color=theme["ours"], linewidth=2.4)
         axes.plot(ratio, np.where(flat, chosen, np.nan), color=theme["other"], linewidth=2.4)
-        plot.style(axes, theme, "x")
+        compare.style(axes, "", theme, "x")
         axes.set_yticks([])
         axes.set_xlim(0.4, 1.6)
         axes.set_ylim(*((0.05, 2.15) if sign > 0 else (-1.7, 0.4)))
@@ -319,13 +354,14 @@ def draw_clip(theme: dict):
 
 
 def draw() -> None:
-    """Both pictures, light and dark, and the page."""
+    """The pictures, light and dark, and the page."""
     import plot
 
     for theme_name, theme in plot.THEMES.items():
-        for name, make in (("five_fixes", draw_measured), ("clip", draw_clip)):
+        makers = {"fix_noise": draw_noise, "fix_ratios": draw_ratios, "clip": draw_clip}
+        for name, make in makers.items():
             path = plot.FOLDER / f"{name}_{theme_name}.png"
-            metadata = {"Fingerprint": fingerprint()} if name == "five_fixes" else {}
+            metadata = {} if name == "clip" else {"Fingerprint": fingerprint()}
             figure = make(theme)
             figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
             plot.plt.close(figure)

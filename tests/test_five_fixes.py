@@ -22,8 +22,9 @@ SCRIPTS = {"reinforce_baseline.py": reinforce_baseline, "ppo_discrete.py": ppo_d
 def test_numbers_and_pictures_are_what_the_csv_files_say():
     assert five_fixes.fill(PAGE) == PAGE, "python benchmarks/five_fixes.py --plot"
     for theme in plot.THEMES:
-        path = plot.FOLDER / f"five_fixes_{theme}.png"
-        assert Image.open(path).text["Fingerprint"] == five_fixes.fingerprint()
+        for name in ("fix_noise", "fix_ratios"):
+            path = plot.FOLDER / f"{name}_{theme}.png"
+            assert Image.open(path).text["Fingerprint"] == five_fixes.fingerprint()
 
 
 def test_lines_are_those_of_the_scripts():
@@ -44,6 +45,30 @@ def test_each_rung_is_one_change_away_from_the_one_below():
         changed = {key for key in old.keys() & new.keys() if old[key] != new[key]}
         other_script = five_fixes.RUNS[below]["script"] != five_fixes.RUNS[above]["script"]
         assert len(changed) + other_script == 1, (below, above, changed)
+
+
+def test_the_one_number_of_each_fix_is_that_of_the_measurements():
+    said = re.findall(r"^\*\*One number\.\*\*.*$", PAGE, re.M)
+    bold = [re.findall(r"\*\*([−\d.]+)\*\*", line) for line in said]
+    noise = [f"{np.median(five_fixes.series('noise', name)[1]):.0f}" for name in five_fixes.ONE_STEP]
+    assert [numbers[0] for numbers in bold[:3]] == noise
+    assert f"from {noise[0]} to" in said[1] and f"from {noise[1]} to" in said[2]
+    gae, reuse = (five_fixes.returns(f"ladder_{name}").split("**")[3] for name in ("gae", "reuse"))
+    assert bold[3] == [reuse] and f"from {gae} to" in said[3]
+    worst = [five_fixes.returns(f"eight_{name}").split("| ")[2].split(",")[0] for name in ("clip", "reuse")]
+    assert bold[4] == worst
+
+
+def test_the_first_program_has_fifteen_lines_and_learns():
+    """Fifteen, and one that prints; it begins to learn, with a friendly seed at least."""
+    [program] = re.findall(r"```python runs\n(.*?)```", PAGE, re.S)
+    assert len([line for line in program.splitlines() if line]) == 16
+    returns = []
+    torch.manual_seed(1)
+    short = program.replace("range(500)", "range(150)")
+    exec(short, {"print": lambda episode, score: returns.append(score)})
+    assert len(returns) == 150 and np.mean(returns[-30:]) > 2 * np.mean(returns[:30])
+    assert len(five_fixes.read(five_fixes.FIFTEEN)) == 10
 
 
 def test_three_steps_by_hand():

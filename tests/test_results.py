@@ -1,11 +1,13 @@
 """Results: no number or picture without its CSV file, statistics by hand, runs that go on after a kill."""
 
+import ast
 import contextlib
 import importlib.util
 import itertools
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -578,3 +580,24 @@ def test_what_the_first_actions_cost_on_ant():
         assert np.mean([env.control_cost(action) for action in actions]) == pytest.approx(cost, abs=0.05)
         assert words in page and f"cost {cost}" in page
     assert env.healthy_reward == 1
+
+
+def test_programs_use_of_each_other_what_is_there():
+    """Each attribute of a module of ours that another one names: pictures are drawn too rarely to notice."""
+    paths = [*results.ROOT.glob("benchmarks/*.py"), *results.ROOT.glob("tools/*.py")]
+    texts, count = {path.stem: path.read_text() for path in paths}, 0
+    for stem, text in texts.items():
+        tree, known = ast.parse(text), {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                known |= {x.asname or x.name: x.name for x in node.names if x.name in texts}
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in known
+            ):
+                other, count = texts[known[node.value.id]], count + 1
+                defined = rf"^(def|class|import|from)\b.*\b{node.attr}\b|^[\w, ]*\b{node.attr}\b.* = "
+                assert re.search(defined, other, re.M), (stem, node.lineno, node.attr)
+    assert count > 100
