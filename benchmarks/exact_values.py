@@ -34,5 +34,5 @@ def exact_value(agent: ppo_llm.Agent, tokens: Tensor, attended: Tensor, mask: Te
 
 
 if __name__ == "__main__":
-    ppo_llm.Agent.value = exact_value
+    ppo_llm.__doc__, ppo_llm.Agent.value = __doc__, exact_value
     ppo_llm.main()

@@ -82,7 +82,8 @@ def train(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in PATCHES if name != "images_and_vectors"])
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
-    _, log = train(load(name))
+    flags = dict(env_id="Pendulum-v1", num_minibatches=2) if name == "continuous_lstm" else {}
+    _, log = train(load(name), **flags)
     assert len(log) == 4 and np.isfinite([log[-1]["policy_loss"], log[-1]["value_loss"]]).all()
     assert f"[`{name}.patch`](recipes/{name}.patch)" in (ROOT / "docs/experiments.md").read_text()
 
@@ -97,6 +98,20 @@ def make(module, **flags):
 def test_another_network(load):
     agent, _ = make(load("network"))
     assert agent.actor[0].out_features == 256 and isinstance(agent.critic[1], torch.nn.SiLU)
+
+
+def test_a_memory_for_continuous_actions(load, train):
+    """Actions of a normal distribution whose deviation is learned; the env gets them within its bounds."""
+    script = load("continuous_lstm")
+    agent, log = train(script, env_id="Pendulum-v1", num_minibatches=2, learning_rate=1e-2)
+    assert agent.log_std.abs().max() > 0.01 and log[-1]["kl"] > 0
+    obs, starts, state = torch.randn(5, 2, 3), torch.zeros(5, 2), torch.randn(4, 2, 64)
+    dist, value, _ = agent(obs, starts, state)
+    assert dist.sample().shape == (5, 2, 1) and dist.entropy().shape == value.shape == (5, 2)
+    other, *_ = agent(obs, starts, torch.zeros_like(state))
+    assert not torch.allclose(dist.mean, other.mean)
+    _, envs = make(script, env_id="Pendulum-v1")
+    np.testing.assert_allclose(envs.actions(np.array([[0.5], [100.0]])), [[0.5], [2]])
 
 
 def test_what_tanh_squashes(load):
