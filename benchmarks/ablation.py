@@ -3,7 +3,7 @@
     python benchmarks/ablation.py                                  # all that is missing: days of a core
     python benchmarks/ablation.py --envs CartPole-v1 --changes nothing clip    # 20 runs, ten minutes
     python benchmarks/ablation.py --list                           # what there is, and what is done
-    python benchmarks/ablation.py --tables                         # those of docs/tuning.md
+    python benchmarks/ablation.py --tables                         # and the picture of docs/tuning.md
 
 The table is benchmarks/ablation.toml. tools/sweep.py does the runs, in runs/ablation; whatever stopped this
 program, the same command goes on. A finished run is a row of results/ablation_runs.csv: the return of
@@ -11,6 +11,7 @@ the last episodes in training, its mean over all of training, and that of 20 epi
 """
 
 import csv
+import hashlib
 import os
 import re
 import shlex
@@ -147,6 +148,82 @@ def notes() -> str:
     return "\n".join(lines) + "\n"
 
 
+CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of changes that are numbers
+
+
+def draw(theme: dict):
+    """A panel for each env: returns over all of training with each detail changed; below, both curves."""
+    import plot
+
+    rows = read()
+    envs = [env for env in TABLE["envs"] if complete(rows, env)]
+    first = envs[0]  # whose order holds for all
+    details = [x for x in complete(rows, first) if re.fullmatch(r"[DE]\d+", change_in(x, first)["tag"])]
+    details.sort(key=lambda name: of(rows, first, name, "whole").mean())
+    size = (plot.WIDTH, 0.24 * len(details) + 3.4)
+    figure, grid = plot.plt.subplots(2, len(envs), figsize=size, squeeze=False, height_ratios=[2.2, 1])
+    figure.subplots_adjust(left=0.36, right=0.98, top=0.94, bottom=0.07, hspace=0.34, wspace=0.12)
+    for env, (above, below) in zip(envs, grid.T, strict=True):
+        base = of(rows, env, "nothing", "whole")
+        compare.style(above, env, theme, "x")
+        low, high = compare.bootstrap(base)
+        above.axvspan(low, high, color=theme["muted"], alpha=0.2, linewidth=0)
+        for y, name in enumerate(details):
+            values = of(rows, env, name, "whole")
+            if name not in complete(rows, env):
+                continue
+            low, high = compare.bootstrap(values)
+            worse = compare.improvement(values, base)[2] < 0.5
+            colour = theme["other"] if worse else theme["ours"]
+            above.plot([low, high], [y, y], color=colour, linewidth=1.6)
+            above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
+            above.plot(values.mean(), y, "o", color=colour, markersize=4.5)
+        what = [change_in(name, env)["what"] for name in details] if env == first else []
+        above.set_yticks(range(len(details)), what or [""] * len(details))
+        above.set_ylim(-0.6, len(details) - 0.4)
+        compare.style(below, "", theme, "y")
+        for tag, colour in zip(CURVES, (theme["ours"], theme["other"]), strict=True):
+            points = {1.0: base}  # in units of the default
+            default = {"clip_coef": 0.2, "update_epochs": 4}[tag]
+            for name in complete(rows, env):
+                change = change_in(name, env)
+                if change["tag"] == tag:
+                    points[float(change["what"]) / default] = of(rows, env, name, "whole")
+            if len(points) > 1:
+                x = sorted(points)
+                below.plot(x, [points[k].mean() for k in x], "o-", color=colour, linewidth=1.6, markersize=3)
+                bands = np.array([compare.bootstrap(points[k]) for k in x]).T
+                below.fill_between(x, *bands, color=colour, alpha=0.2, linewidth=0)
+                below.annotate(
+                    CURVES[tag], (x[-1], points[x[-1]].mean()), xytext=(0, 5 if tag != "clip_coef" else -11),
+                    textcoords="offset points", color=colour, size=plot.SIZE, ha="right",
+                )  # fmt: skip
+        below.set_visible(bool(below.lines))
+        below.set_xscale("log")
+        below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "default", "2½", "5 ×"])
+        below.minorticks_off()
+    words = "point: mean of ten seeds, each a stroke; line: its 95 % interval; grey: nothing changed"
+    figure.text(0.01, 0.015, words, color=theme["muted"], size=plot.SIZE)
+    return figure
+
+
+def fingerprint() -> str:
+    """Of what the picture shows."""
+    return hashlib.sha256(repr([(r["env"], r["change"], r["whole"]) for r in read()]).encode()).hexdigest()
+
+
+def write_all() -> None:
+    """The tables of the page, the notes of the reading room, and the picture."""
+    import plot
+
+    PAGE.write_text(fill(PAGE.read_text()))
+    NOTES.write_text(notes())
+    for theme_name, theme in plot.THEMES.items():
+        metadata = {"Description": "Which details matter", "Fingerprint": fingerprint()}
+        path = plot.FOLDER / f"ablation_{theme_name}.png"
+        draw(theme).savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
+
+
 def main() -> None:
     """Read the command line, and do what it says."""
     parser = Parser(__doc__)
@@ -157,11 +234,10 @@ def main() -> None:
     parser.add_argument("--seeds", help="like 1-3; default: those of the table")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--list", action="store_true", help="show what is done, run nothing")
-    parser.add_argument("--tables", action="store_true", help="write the tables of the page, run nothing")
+    parser.add_argument("--tables", action="store_true", help="write tables and pictures, run nothing")
     args = parser.parse_args()
     if args.tables:
-        PAGE.write_text(fill(PAGE.read_text()))
-        NOTES.write_text(notes())
+        write_all()
         return
     os.chdir(ROOT)
     rows, todo, jobs = read(), {}, {}

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT
+from PIL import Image
 
 sys.path.append(str(ROOT / "benchmarks"))
 import ablation  # noqa: E402
@@ -58,6 +59,9 @@ def test_the_page_says_what_was_measured():
     page = ablation.PAGE.read_text()
     assert ablation.fill(page) == page and ablation.NOTES.read_text() == ablation.notes()
     assert page.count("| nothing changed |") >= 3
+    for theme in ("light", "dark"):
+        path = ROOT / f"docs/pictures/ablation_{theme}.png"
+        assert Image.open(path).text["Fingerprint"] == ablation.fingerprint()
 
 
 def test_a_table_by_hand(monkeypatch):
