@@ -32,7 +32,8 @@ from sweep import provenance
 
 CSV = ROOT / "benchmarks/results/gpu.csv"
 COLUMNS = ["part", "quantity", "value"]
-VARIANTS = ("ppo_masked", "ppo_penalty", "trpo", "ppo_atari_lstm", "ppo_llm", "grpo")
+VARIANTS = ("ppo_lstm", "ppo_masked", "ppo_penalty", "trpo", "ppo_atari_lstm", "ppo_llm")
+VARIANTS += ("ppo_llm_truncated", "grpo")
 SCRIPTS = ["reinforce_baseline", "ppo_discrete", "ppo_continuous", "ppo_atari"]
 SCRIPTS += [f"variants.{name}" for name in VARIANTS]
 BREAKOUT = speed.Args("ppo_atari", "BreakoutNoFrameskip-v4", steps=20_480, threads=os.cpu_count())

@@ -25,10 +25,11 @@ from conftest import ATARI, ROOT, SCRIPTS, Stopped, each_of, name_of, toy, with_
 from test_operations import checkpoint
 from torch.utils._pytree import tree_leaves
 
-from variants import grpo, ppo_atari_distributed, ppo_llm, ppo_llm_truncated, ppo_tensor_envs
+from variants import grpo, ppo_atari_distributed, ppo_llm, ppo_llm_truncated, ppo_lstm, ppo_tensor_envs
 
 LANGUAGE = [ppo_llm, ppo_llm_truncated, grpo]
-ALL = [*(script for script in SCRIPTS if script is not ppo_atari_distributed), ppo_tensor_envs, *LANGUAGE]
+ALL = [*(script for script in SCRIPTS if script is not ppo_atari_distributed), ppo_lstm, ppo_tensor_envs]
+ALL += LANGUAGE
 script = each_of(ALL)
 RUNS = {}  # {script: args of its run on the CPU}, which tests only read
 
