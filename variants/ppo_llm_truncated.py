@@ -69,7 +69,7 @@ class Args:
     seed: int = 1  # all random numbers follow from it
     sft_steps: int = 200  # steps of supervised learning first, to have a start (0: none, for a trained model)
     sft_learning_rate: float = 5e-3  # learning rate of Adam in these
-    total_timesteps: int | float = 300_000  # number of tokens in total, with those after an end
+    total_timesteps: int | float = 300_000  # steps of all completions together, those after an end included
     num_envs: int = 64  # number of completions that are sampled together
     num_steps: int = 8  # tokens of a window, from each of them
     max_new_tokens: int = 32  # most tokens of a completion: as many windows as it takes
@@ -499,15 +499,15 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         wandb.define_metric("*", step_metric="steps")
     print(f"{args.task} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
-    running, recent = [], deque(maxlen=N)  # answers on their way, and what the last ones were worth
+    running = [Answer(*answer) for answer in past.get("running", ())]  # those on their way
+    recent = deque(past.get("recent", ()), maxlen=N)  # what the last ones were worth
     bar = tqdm(total=num_iterations * N * T, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
             # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
             if args.checkpoints:
-                save(run_dir, args, iteration, agent, optimizer)
+                save(run_dir, args, iteration, agent, optimizer, running, recent)
             seed_everything(args.seed, f"cut {iteration}")  # [E2]
-            running, recent = [], deque(maxlen=N)
         remaining = 1 - iteration / num_iterations if args.anneal_lr else 1  # [D04]
         optimizer.param_groups[0]["lr"] = args.learning_rate * remaining
         optimizer.param_groups[1]["lr"] = args.critic_learning_rate * remaining
@@ -516,7 +516,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         start = time.perf_counter()
         with torch.no_grad():
             problems = [random.choice(task.training) for _ in range(N - len(running))]
-            running += [Answer(problem, *agent.encode([problem["prompt"]]), []) for problem in problems]
+            prompts = agent.encode([problem["prompt"] for problem in problems]) if problems else []
+            running += map(Answer, problems, prompts, [[] for _ in problems])
             tokens, attended, mask = complete(agent, [answer.prompt + answer.said for answer in running], T)
             seconds, count = time.perf_counter() - start, mask.sum().item()
             look = partial(in_pieces, args.micro_batch, (tokens, attended, mask))
@@ -531,7 +532,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             if answers:
                 whole = whole_answers(agent, answers)
                 rows, _, scores, exact = grade(agent, task, [x.problem for x in answers], whole[0], whole[2])
-                scores = [float(np.sum(score)) for score in scores]
+                if any(score.ndim for score in scores):
+                    refuse("--reward scores tokens, but windows are learned from before scores are known")
+                scores = list(map(float, scores))
                 ended = [row[-1] in ends for row in rows]
                 recent.extend(zip(scores, exact, ended, map(len, rows), strict=True))
 
@@ -561,8 +564,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         if answers:
             to_go = whole[2].flip(1).cumsum(1).flip(1) - 1  # the number of tokens that follow
             returns = on_device(scores)[:, None] * args.gamma**to_go  # [L15] Monte Carlo
-            values = in_pieces(args.micro_batch, whole, agent.value)[:, :-1]
-            explained = 1 - ((returns - values)[whole[2]].var() / returns[whole[2]].var()).item()
+            errors = (returns - in_pieces(args.micro_batch, whole, agent.value)[:, :-1])[whole[2]]
+            if (variance := returns[whole[2]].var()) > 0:
+                explained = 1 - (errors.var() / variance).item()
             size = math.ceil(len(answers) / args.num_minibatches)
             for _ in range(args.update_epochs):
                 for idx in on_device(np.random.permutation(len(answers))).split(size):
@@ -581,9 +585,15 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             x for x, y in (row | agent.state_dict()).items() if not torch.as_tensor(y).isfinite().all()
         ]:
             raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+        row = dict.fromkeys(("value_loss", "critic_grad_norm"), math.nan) | row
         row["explained_variance"] = explained
         means = np.mean(recent or [[math.nan] * 4], axis=0)  # of the last N answers
         row |= zip(("score", "exact", "finished", "length"), means.tolist(), strict=True)
+        if iteration == args.max_new_tokens // T:  # those that began in the first window have ended
+            totals = [score for score, *_ in recent]
+            warning = "; nearly all are the same, so little is learned: try more --sft-steps"
+            alike = max(map(totals.count, totals)) > 0.98 * len(totals)
+            bar.write(f"score of the first answers: {row['score']:.3g}{warning * alike}")
         row["used"] = count / (N * T)  # the share of tokens that count
         row["sampling"] = seconds / (time.perf_counter() - start)  # its share of the time
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
@@ -599,13 +609,13 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
             shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
             status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-            print(f"{steps:,} tokens  {status}", flush=True)
+            print(f"{steps:,} steps  {status}", flush=True)
         if on_iteration and on_iteration(log[-1]):
             break
 
     # wrap up
     bar.close()
-    save(run_dir, args, steps // (N * T), agent, optimizer)
+    save(run_dir, args, steps // (N * T), agent, optimizer, running, recent)
     if args.eval_episodes:
         log = log or [{"steps": steps}]  # a run that was finished has no iteration left
         log[-1]["eval_score"] = report(agent, args, run_dir, task)
@@ -686,10 +696,11 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, running, recent) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
     checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration}
     checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint |= {"running": [tuple(answer) for answer in running], "recent": list(recent)}
     with open(run_dir / "checkpoint.tmp", "w+b") as file:
         try:
             torch.save(checkpoint, file)  # not to memory first, where large models have no place twice
