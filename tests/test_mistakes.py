@@ -136,7 +136,7 @@ def cases():
         ([reinforce_baseline], [({"num_envs": 1, "num_steps": 1}, "rollouts of one step")]),
         (
             [ppo_atari_lstm],
-            [({"num_envs": 3}, "--num-minibatches 2 does not cut 3 envs in parts of 2+ steps")],
+            [({"num_envs": 3}, "--num-minibatches 2 does not divide 3 envs (of 2+ steps)")],
         ),
         ([ppo_masked], [({"env_id": "CartPole-v1"}, 'no masks, neither info["action_mask"] nor a method')]),
     ):
