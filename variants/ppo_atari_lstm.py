@@ -453,9 +453,7 @@ def check(args: Args) -> None:
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if args.num_envs % args.num_minibatches or B // args.num_minibatches < 2:
-        refuse(
-            f"--num-minibatches {args.num_minibatches} does not cut {args.num_envs} envs in parts of 2+ steps"
-        )
+        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} envs (of 2+ steps)")
 
 
 def pick_device(name: str) -> torch.device:
