@@ -1574,8 +1574,11 @@ def test_a_start_without_scores_is_said(script, make_args, capsys, reward, warns
 
 def test_four_tokens_by_hand(only_ppo):
     """The table of the document, recomputed by the script."""
-    table = (ROOT / "docs/language.md").read_text()
-    rows = [list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", table, re.M)]
+    page = (ROOT / "docs/language.md").read_text()
+    section = page.partition("## One chain, and four tokens")[2].partition("\n## ")[0]
+    rows = [
+        list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", section, re.M)
+    ]
     _, rewards, values, residuals, advantages, returns, ratios, gains = np.array(rows).T
     next_values, dones = np.append(values[1:], 0)[:, None], np.array([[0], [0], [0], [1]])
     for gae_lambda, expected in ((0, residuals), (0.5, advantages), (1, 1 - values)):
