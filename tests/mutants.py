@@ -964,7 +964,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
      "", TRUNCATED),
     ("D10", "policy_loss + args.kl_coef * ref_kl", "policy_loss", "test_truncated::", TRUNCATED),
     ("L13", 'past.get("running", ())', "()", "test_truncated::test_stopped", TRUNCATED),
-    ("E2", 'past.get("recent", ())', "()", "", TRUNCATED),
+    ("E2", 'past.get("recent", ())', "()", "test_truncated::test_the_last_scores", TRUNCATED),
     *(("windows", line, broken, f"test_truncated::{test}", TRUNCATED) for test, line, broken in (
         ("test_pieces_have_the_gradient_of_the_whole_critic", "/ rows[2].sum()", "/ piece[2].sum()"),
         ("test_pieces_have_the_gradient_of_the_whole_critic", "total = total + loss.detach()",
@@ -972,7 +972,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
         ("test_a_score_for_each", "if any(score.ndim for", "if False and any(score.ndim for"),
         ("test_explained", "(returns - in_pieces(", "(returns + in_pieces("),
         ("test_a_start_without", "> 0.98 * len(totals)", "> len(totals)"),
-        ("test_windows_in_which", "if (variance := returns[whole[2]].var()) > 0:",
+        ("test_a_start_without", "if (variance := returns[whole[2]].var()) > 0:",
          "if (variance := returns[whole[2]].var()) is not None:"),
         ("test_windows_in_which", 'recent or [[math.nan] * 4]', "recent or [[0] * 4]"),
         ("test_windows_cannot", '"num_envs", "num_steps")', '"num_envs")'),

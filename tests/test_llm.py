@@ -1588,7 +1588,7 @@ def test_four_tokens_by_hand(only_ppo):
     np.testing.assert_allclose(np.minimum(ratios * advantages, ratios.clip(0.8, 1.2) * advantages), gains)
     fields = dict(advantages=torch.tensor(advantages))
     loss, _ = loss_of(ppo_llm, torch.tensor(ratios).log(), raw(ppo_llm), **fields)
-    assert loss.item() == pytest.approx(-0.19875) and "0.19875" in table
+    assert loss.item() == pytest.approx(-0.19875) and "0.19875" in section
 
 
 def edited(name):

@@ -288,6 +288,8 @@ def test_stopped_and_resumed_is_never_interrupted(only_ppo, short, monkeypatch, 
     assert warm == []
     events = EventAccumulator(stopped.run_dir).Reload().Scalars("used")
     assert [event.step for event in events] == [16, 32, 48, 64, 80, 96]
+    runs = [EventAccumulator(x.run_dir).Reload().Scalars("length") for x in (args, stopped)]
+    assert [event.value for event in runs[0]] == [event.value for event in runs[1]]
     a, b = checkpoint(args.run_dir), checkpoint(stopped.run_dir)
     assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
     assert a["running"] == b["running"] and a["recent"] == b["recent"] != []
@@ -295,10 +297,20 @@ def test_stopped_and_resumed_is_never_interrupted(only_ppo, short, monkeypatch, 
 
 @pytest.mark.parametrize(("reward", "warns"), [("equal", True), ("spread", False)])
 def test_a_start_without_scores_is_said(only_ppo, short, capsys, reward, warns):
-    only_ppo.train(short(reward=f"test_llm:{reward}", eval_episodes=0, sft_steps=0))
+    _, log = only_ppo.train(short(reward=f"test_llm:{reward}", eval_episodes=0, sft_steps=0))
+    assert not any(math.isinf(row["explained_variance"]) for row in log)
     out = capsys.readouterr()
     assert ("nearly all are the same" in out.out + out.err) == warns
     assert "score of the first answers: " in out.out + out.err
+
+
+def test_the_last_scores_are_known_after_a_resume(only_ppo, short, monkeypatch):
+    """Also if no answer ends in the first window."""
+    args = short(iterations=3, max_new_tokens=60, eval_episodes=0)
+    _, log = only_ppo.train(args)
+    monkeypatch.setattr(only_ppo.Agent, "act", lambda self, logits, greedy: torch.full((len(logits),), 9))
+    _, rest = only_ppo.train(replace(args, resume=args.run_dir, total_timesteps=64))
+    assert [row["score"] for row in rest] == [log[-1]["score"]]
 
 
 def test_evaluation_is_repeated(only_ppo, short, command_line, capfd, tmp_path):  # noqa: F811
