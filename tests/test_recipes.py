@@ -82,7 +82,8 @@ def train(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in PATCHES if name != "images_and_vectors"])
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
-    flags = dict(env_id="Pendulum-v1", num_minibatches=2) if name == "continuous_lstm" else {}
+    envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4"}
+    flags = dict(env_id=envs[name], num_minibatches=2) if name in envs else {}
     _, log = train(load(name), **flags)
     assert len(log) == 4 and np.isfinite([log[-1]["policy_loss"], log[-1]["value_loss"]]).all()
     assert f"[`{name}.patch`](recipes/{name}.patch)" in (ROOT / "docs/experiments.md").read_text()
@@ -112,6 +113,29 @@ def test_a_memory_for_continuous_actions(load, train):
     assert not torch.allclose(dist.mean, other.mean)
     _, envs = make(script, env_id="Pendulum-v1")
     np.testing.assert_allclose(envs.actions(np.array([[0.5], [100.0]])), [[0.5], [2]])
+
+
+def test_a_memory_with_masks(load):
+    """The mask travels behind the observation: no sampled action is invalid, and no network sees it."""
+    script = load("masked_lstm")
+    agent, envs = make(script, env_id="Taxi-v4")
+    obs, _ = envs.reset(seed=1)
+    state, start = torch.zeros(4, 2, 64), torch.ones(2)
+    for _ in range(300):  # episodes end after 200
+        obs = torch.as_tensor(obs)
+        dist, _, state = agent(obs, start, state)
+        actions = dist.sample().numpy()
+        masks = np.stack([env.unwrapped.action_mask(env.unwrapped.s) for env in envs.envs])
+        assert (obs[:, 500:].numpy() == masks).all() and obs[:, :500].sum(-1).tolist() == [1, 1]
+        assert masks[[0, 1], actions].all() and ((dist.probs > 0).numpy() == masks).all()
+        obs, _, terminated, truncated, infos = envs.step(actions)
+        start = torch.as_tensor(terminated | truncated, dtype=torch.float32)
+        if truncated.any():
+            assert infos["final_obs"][0].shape == (506,)
+    other = torch.cat([torch.as_tensor(obs)[:, :500], 1 - torch.as_tensor(obs)[:, 500:]], 1)
+    assert torch.equal(agent(torch.as_tensor(obs), start, state)[1], agent(other, start, state)[1])
+    with pytest.raises(script.Mistake, match="'Box' object has no attribute 'n'"):
+        make(script, env_id="Pendulum-v1")
 
 
 def test_what_tanh_squashes(load):
