@@ -3,7 +3,6 @@
     python benchmarks/ablation.py                                  # all that is missing: days of a core
     python benchmarks/ablation.py --envs CartPole-v1 --changes nothing clip    # 20 runs, ten minutes
     python benchmarks/ablation.py --list                           # what there is, and what is done
-    python benchmarks/ablation.py --tables                         # and the picture of docs/tuning.md
 
 The table is benchmarks/ablation.toml. tools/sweep.py does the runs, in runs/ablation; whatever stopped this
 program, the same command goes on. A finished run is a row of results/ablation_runs.csv: the return of
@@ -11,7 +10,6 @@ the last episodes in training, its mean over all of training, and that of 20 epi
 """
 
 import csv
-import hashlib
 import os
 import re
 import shlex
@@ -21,12 +19,12 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from command_line import ROOT, Parser, compare, refuse, sweep
+from common import RESULTS, ROOT, SIZE, WIDTH, Parser, compare, markdown, refuse, subplots, sweep
+from compare import bootstrap, improvement, interval, number, style
 
 TABLE = tomllib.loads((ROOT / "benchmarks/ablation.toml").read_text())
-RESULTS = ROOT / "benchmarks/results/ablation_runs.csv"
-NOTES = ROOT / "benchmarks/results/ablation.csv"  # for the notes of the reading room
-PAGE = ROOT / "docs/tuning.md"
+CSV = RESULTS / "ablation_runs.csv"
+NOTES = RESULTS / "ablation.csv"  # for the notes of the reading room; benchmarks/results.py writes it
 COLUMNS = ["env", "change", "seed", "final", "whole", "evaluation", "command", "made"]
 
 
@@ -66,7 +64,7 @@ def command(name: str, env: str) -> list[str]:
 
 def read() -> list[dict[str, str]]:
     """The rows that are there."""
-    return [*csv.DictReader(RESULTS.open())] if RESULTS.exists() else []
+    return [*csv.DictReader(CSV.open())] if CSV.exists() else []
 
 
 def of(rows: list[dict[str, str]], env: str, change: str, column: str) -> np.ndarray:
@@ -85,11 +83,11 @@ def collect(todo: dict[Path, dict]) -> None:
         rows.append(row | {"evaluation": f"{float(run.rows[-1][3]):.6g}", "made": run.made})
     order = {name: k for k, name in enumerate([*TABLE["envs"], *TABLE["changes"]])}
     rows.sort(key=lambda row: (order[row["env"]], order[row["change"]], int(row["seed"])))
-    with open(f"{RESULTS}.part", "w") as file:
+    with open(f"{CSV}.part", "w") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(file.name, RESULTS)
+    os.replace(file.name, CSV)
 
 
 def complete(rows: list[dict[str, str]], env: str) -> list[str]:
@@ -99,40 +97,21 @@ def complete(rows: list[dict[str, str]], env: str) -> list[str]:
     return done if "nothing" in done else []
 
 
-def table(rows: list[dict[str, str]], env: str, tags: str) -> list[str]:
-    """Changes whose tags fit, by how much is lost: returns over all of training, and of the final policy."""
-    base, lines = of(rows, env, "nothing", "whole"), []
+def table(env: str, what: str) -> str:
+    """Details, or changes of one flag, by how much is lost: over all of training, and by the final policy."""
+    rows, tags, lines = read(), r"[DE]\d+" if what == "details" else what, []
+    base = of(rows, env, "nothing", "whole")
     names = [x for x in complete(rows, env) if x == "nothing" or re.fullmatch(tags, change_in(x, env)["tag"])]
     names.sort(key=lambda name: -of(rows, env, name, "whole").mean())
     for name in names:
         change, whole = change_in(name, env), of(rows, env, name, "whole")
-        better, low, high = compare.improvement(whole, base)
+        better, low, high = improvement(whole, base)
         chance = "" if name == "nothing" else f"{better:.2f} [{low:.2f}, {high:.2f}]"
-        both = [
-            f"{compare.number(x.mean())} {compare.interval(x)}"
-            for x in (whole, of(rows, env, name, "evaluation"))
-        ]
-        cells = [change["tag"], change["what"], *both, chance]
-        lines.append("| " + " | ".join(cells) + " |")
-    head = [
-        "| tag | change | all of training | final policy | better than unchanged |",
-        "|---|---|---|---|---|",
-    ]
-    return head + lines
-
-
-def fill(page: str) -> str:
-    """The page with its tables between their markers."""
-    rows = read()
-
-    def generate(match: re.Match) -> str:
-        env, what = match[1].split()
-        tags = r"[DE]\d+" if what == "details" else what
-        return "\n".join(
-            [f"<!-- measured {match[1]} -->", *table(rows, env, tags), f"<!-- end {match[1]} -->"]
-        )
-
-    return re.sub(r"<!-- measured ([^>]+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
+        evaluation = of(rows, env, name, "evaluation")
+        both = [f"{number(x.mean())} {interval(x)}" for x in (whole, evaluation)]
+        lines.append([change["tag"], change["what"], *both, chance])
+    heads = ["tag", "change", "all of training", "final policy", "better than unchanged"]
+    return markdown(heads, lines)
 
 
 def notes() -> str:
@@ -144,7 +123,7 @@ def notes() -> str:
             if re.fullmatch(r"[DE]\d+", change["tag"]):
                 means = [of(rows, env, x, "whole").mean() for x in ("nothing", name)]
                 what = change["what"].replace(",", ";")
-                lines.append(",".join([change["tag"], env, what, *(compare.number(x, 100) for x in means)]))
+                lines.append(",".join([change["tag"], env, what, *(number(x, 100) for x in means)]))
     return "\n".join(lines) + "\n"
 
 
@@ -153,27 +132,25 @@ CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of cha
 
 def draw(theme: dict):
     """A panel for each env: returns over all of training with each detail changed; below, both curves."""
-    import plot
-
     rows = read()
     envs = [env for env in TABLE["envs"] if complete(rows, env)]
     first = envs[0]  # whose order holds for all
     details = [x for x in complete(rows, first) if re.fullmatch(r"[DE]\d+", change_in(x, first)["tag"])]
     details.sort(key=lambda name: of(rows, first, name, "whole").mean())
-    size = (plot.WIDTH, 0.24 * len(details) + 3.4)
-    figure, grid = plot.plt.subplots(2, len(envs), figsize=size, squeeze=False, height_ratios=[2.2, 1])
+    size = (WIDTH, 0.24 * len(details) + 3.4)
+    figure, grid = subplots(2, len(envs), size, squeeze=False, height_ratios=[2.2, 1])
     figure.subplots_adjust(left=0.36, right=0.98, top=0.94, bottom=0.07, hspace=0.34, wspace=0.12)
     for env, (above, below) in zip(envs, grid.T, strict=True):
         base = of(rows, env, "nothing", "whole")
-        compare.style(above, env, theme, "x")
-        low, high = compare.bootstrap(base)
+        style(above, env, theme, "x")
+        low, high = bootstrap(base)
         above.axvspan(low, high, color=theme["muted"], alpha=0.2, linewidth=0)
         for y, name in enumerate(details):
             values = of(rows, env, name, "whole")
             if name not in complete(rows, env):
                 continue
-            low, high = compare.bootstrap(values)
-            worse = compare.improvement(values, base)[2] < 0.5
+            low, high = bootstrap(values)
+            worse = improvement(values, base)[2] < 0.5
             colour = theme["other"] if worse else theme["ours"]
             above.plot([low, high], [y, y], color=colour, linewidth=1.6)
             above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
@@ -181,7 +158,7 @@ def draw(theme: dict):
         what = [change_in(name, env)["what"] for name in details] if env == first else []
         above.set_yticks(range(len(details)), what or [""] * len(details))
         above.set_ylim(-0.6, len(details) - 0.4)
-        compare.style(below, "", theme, "y")
+        style(below, "", theme, "y")
         for tag, colour in zip(CURVES, (theme["ours"], theme["other"]), strict=True):
             points = {1.0: base}  # in units of the default
             default = {"clip_coef": 0.2, "update_epochs": 4}[tag]
@@ -192,36 +169,23 @@ def draw(theme: dict):
             if len(points) > 1:
                 x = sorted(points)
                 below.plot(x, [points[k].mean() for k in x], "o-", color=colour, linewidth=1.6, markersize=3)
-                bands = np.array([compare.bootstrap(points[k]) for k in x]).T
+                bands = np.array([bootstrap(points[k]) for k in x]).T
                 below.fill_between(x, *bands, color=colour, alpha=0.2, linewidth=0)
                 below.annotate(
                     CURVES[tag], (x[-1], points[x[-1]].mean()), xytext=(0, 5 if tag != "clip_coef" else -11),
-                    textcoords="offset points", color=colour, size=plot.SIZE, ha="right",
+                    textcoords="offset points", color=colour, size=SIZE, ha="right",
                 )  # fmt: skip
         below.set_visible(bool(below.lines))
         below.set_xscale("log")
         below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "default", "2½", "5 ×"])
         below.minorticks_off()
     words = "point: mean of ten seeds, each a stroke; line: its 95 % interval; grey: nothing changed"
-    figure.text(0.01, 0.015, words, color=theme["muted"], size=plot.SIZE)
+    figure.text(0.01, 0.015, words, color=theme["muted"], size=SIZE)
     return figure
 
 
-def fingerprint() -> str:
-    """Of what the picture shows."""
-    return hashlib.sha256(repr([(r["env"], r["change"], r["whole"]) for r in read()]).encode()).hexdigest()
-
-
-def write_all() -> None:
-    """The tables of the page, the notes of the reading room, and the picture."""
-    import plot
-
-    PAGE.write_text(fill(PAGE.read_text()))
-    NOTES.write_text(notes())
-    for theme_name, theme in plot.THEMES.items():
-        metadata = {"Description": "Which details matter", "Fingerprint": fingerprint()}
-        path = plot.FOLDER / f"ablation_{theme_name}.png"
-        draw(theme).savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
+TABLES = {"ablation": table}
+PICTURES = {"ablation": (draw, [CSV])}
 
 
 def main() -> None:
@@ -232,13 +196,9 @@ def main() -> None:
         "--changes", nargs="+", default=list(TABLE["changes"]), choices=list(TABLE["changes"])
     )
     parser.add_argument("--seeds", help="like 1-3; default: those of the table")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
+    parser.add_argument("--workers", type=sweep.positive, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--list", action="store_true", help="show what is done, run nothing")
-    parser.add_argument("--tables", action="store_true", help="write tables and pictures, run nothing")
     args = parser.parse_args()
-    if args.tables:
-        write_all()
-        return
     os.chdir(ROOT)
     rows, todo, jobs = read(), {}, {}
     for env in args.envs:
@@ -246,7 +206,7 @@ def main() -> None:
             line, seeds = command(name, env), sweep.parse_seeds(args.seeds or TABLE["envs"][env]["seeds"])
             there = [r for r in rows if (r["env"], r["change"]) == (env, name) and int(r["seed"]) in seeds]
             if any(row["command"] != shlex.join(line) for row in there):
-                refuse(f"{RESULTS}: {name} in {env} was made with another command; delete its rows first")
+                refuse(f"{CSV}: {name} in {env} was made with another command; delete its rows first")
             if args.list:
                 print(f"{len(there):3} of {len(seeds):3}  {env:15} {name:14} {change_in(name, env)['what']}")
             for seed in set(seeds) - {int(row["seed"]) for row in there}:

@@ -9,16 +9,14 @@ twice: as it was sampled, and as its mean, which says whether the noise is to bl
 """
 
 import csv
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from command_line import ROOT, Parser, refuse
-from results import CLIPPED, read_clipped
+from common import ROOT, Parser, read_rows, refuse
+from results import CLIPPED
 
-sys.path.insert(0, str(ROOT))
-import ppo_continuous  # noqa: E402
+import ppo_continuous
 
 
 def clipped(run: dict, num_envs: int = 10) -> tuple[float, float]:
@@ -58,15 +56,13 @@ def main() -> None:
     """Add the policies of the runs that are named to the CSV file, or measure them anew."""
     parser = Parser(__doc__)
     parser.add_argument("names", nargs="+", metavar="NAME", help="runs of benchmarks/runs.toml")
-    names, rows = parser.parse_args().names, read_clipped()
-    for name in names:
-        rows[name] = rows.get(name, {}) | measure(name, ROOT / "runs/benchmarks")
+    rows = {(name, int(seed)): shares for name, seed, *shares in read_rows(CLIPPED)}
+    for name in parser.parse_args().names:
+        for seed, shares in measure(name, ROOT / "runs/benchmarks").items():
+            rows[name, seed] = [f"{share:.4f}" for share in shares]
     with CLIPPED.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "seed", "sampled", "mean"])
-        for name, seeds in sorted(rows.items()):
-            for seed, shares in sorted(seeds.items()):
-                writer.writerow([name, seed, *(f"{share:.4f}" for share in shares)])
+        head = ["run", "seed", "sampled", "mean"]
+        csv.writer(file, lineterminator="\n").writerows([head, *([*key, *rows[key]] for key in sorted(rows))])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the same 500 held-out prompts, by the script's own evaluation. TRL 1.16 has no P
 """
 
 import json
-import sys
 import tempfile
 import time
 from importlib.util import find_spec
@@ -17,11 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from command_line import ROOT, Parser
+from common import Parser
 
-sys.path.append(str(ROOT))
-
-from variants import dpo, grpo  # noqa: E402
+from variants import dpo, grpo
 
 
 def prepare(seed: int) -> tuple[grpo.Args, grpo.Task, grpo.Agent]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from command_line import ROOT, Parser
+from common import ROOT, Parser, markdown, read_rows
 
 CSV = ROOT / "benchmarks/results/copies.csv"
 COLUMNS = ["script", "part", "to_device", "to_host"]
@@ -30,12 +30,13 @@ PARTS = {  # of an iteration: as they are called in the table
 def table() -> str:
     """The table as Markdown: a row for each script, a column for each part; to the device / to the host."""
     counts = {}
-    for script, part, *numbers in list(csv.reader(CSV.open()))[1:]:
+    for script, part, *numbers in read_rows(CSV):
         counts.setdefault(script, {})[part] = " / ".join(numbers)
-    lines = [f"| | {' | '.join(PARTS.values())} |", "|---" * (1 + len(PARTS)) + "|"]
-    for script, parts in counts.items():
-        lines.append(f"| `{script}.py` | {' | '.join(parts.get(part, '') for part in PARTS)} |")
-    return "\n".join(lines)
+    rows = [[f"`{script}.py`", *(parts.get(part, "") for part in PARTS)] for script, parts in counts.items()]
+    return markdown(["", *PARTS.values()], rows)
+
+
+TABLES = {"copies": table}
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
 """Runs that are healthy, and runs that are broken on purpose: what does tools/diagnose.py say of them?
 
-    python benchmarks/failures.py            # makes the runs of failures.toml, one a core
-    python benchmarks/failures.py --table    # diagnoses them; what was said is in results/failures.csv
-    python benchmarks/failures.py --page     # writes the tables in docs/diagnose.md
+    python benchmarks/failures.py    # the runs of failures.toml, one a core, in runs/failures/
 
-Runs lie in runs/failures/. Those that are there are not repeated.
+Runs that are there are not repeated. When all are there, they are diagnosed; what was said is in
+results/failures.csv, and in docs/diagnose.md by benchmarks/results.py.
 """
 
 import csv
@@ -20,15 +19,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from command_line import ROOT, Parser, refuse
-
-sys.path.append(str(ROOT / "tools"))
-import diagnose  # noqa: E402
+import diagnose
+from common import RESULTS, ROOT, Parser, markdown, read_rows, refuse
 
 FOLDER = ROOT / "runs/failures"
-PAGE = ROOT / "docs/diagnose.md"
-CSV = ROOT / "benchmarks/results/failures.csv"
-SPLITS = ("chosen_by", "held_out")
+CSV = RESULTS / "failures.csv"
 
 
 def read_table() -> list[tuple[dict, Path]]:
@@ -97,76 +92,44 @@ def judge(runs: list[tuple[dict, Path]]) -> None:
 def read_said(split: str) -> dict[str, list[str]]:
     """What the first two lines say of each run, by the rule that it was broken for ("" if it is healthy)."""
     said = {}
-    for row in list(csv.reader(CSV.open()))[1:] if CSV.exists() else []:
+    for row in read_rows(CSV):
         if row[0] == split:
             said.setdefault(row[1], []).append(", ".join(row[3].split()[:2]))
     return said
 
 
-def table(said: dict[str, list[str]]) -> list[str]:
+def table(said: dict[str, list[str]]) -> str:
     """A row for each kind of failure: how often it was named, and what was said instead."""
-    if not said:
-        return ["Not measured yet."]
-    lines = ["| broken by | runs | named | named first | else |", "|---|---|---|---|---|"]
+    rows = []
     for rule, answers in said.items():
         if rule:
             named = [answer for answer in answers if rule in answer.split(", ")]
             first = sum(answer.split(", ")[0] == rule for answer in answers)
             others = Counter(answer or "nothing" for answer in answers if answer not in named)
             others = ", ".join(f"{answer} ({count})" for answer, count in others.items())
-            lines.append(f"| {rule} | {len(answers)} | {len(named)} | {first} | {others} |")
+            rows.append([rule, f"{len(answers)}", f"{len(named)}", f"{first}", others])
     broken = {rule: answers for rule, answers in said.items() if rule}
     total = sum(map(len, broken.values()))
     named = sum(rule in answer.split(", ") for rule, answers in broken.items() for answer in answers)
     accused = Counter(answer for answer in said[""] if answer)
     others = ", ".join(f"{answer} ({count})" for answer, count in accused.items())
-    lines.append(f"| **all of these** | {total} | {named} | | |")
-    return [*lines, f"| nothing: healthy | {len(said[''])} | {accused.total()} accused | | {others} |"]
+    rows.append(["**all of these**", f"{total}", f"{named}", "", ""])
+    rows.append(["nothing: healthy", f"{len(said[''])}", f"{accused.total()} accused", "", others])
+    return markdown(["broken by", "runs", "named", "named first", "else"], rows)
 
 
-def rules() -> list[str]:
+def rules() -> str:
     """A row for each rule, from its docstring."""
-    lines = ["| rule | what it says | what to try | source |", "|---|---|---|---|"]
-    return lines + [
-        f"| `{rule.__name__}` | {' | '.join(diagnose.explain(rule))} |" for rule in diagnose.RULES
-    ]
+    rows = ([f"`{rule.__name__}`", *diagnose.explain(rule)] for rule in diagnose.RULES)
+    return markdown(["rule", "what it says", "what to try", "source"], rows)
 
 
-def fill(page: str, name: str, lines: list[str]) -> str:
-    """The page with other lines between two markers."""
-    head, _, rest = page.partition(f"<!-- begin {name} -->")
-    _, _, tail = rest.partition(f"<!-- end {name} -->")
-    return f"{head}<!-- begin {name} -->\n" + "\n".join(lines) + f"\n<!-- end {name} -->{tail}"
-
-
-def write_page() -> str:
-    """The page with its tables."""
-    page = fill(PAGE.read_text(), "rules", rules())
-    for split in SPLITS:
-        page = fill(page, split, table(read_said(split)))
-    return page
-
-
-def main() -> None:
-    """Make the runs, diagnose them, or write the page."""
-    parser = Parser(__doc__)
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--table", action="store_true", help="diagnose the runs, once all are there")
-    instead.add_argument("--page", action="store_true", help="write the page from results/failures.csv")
-    args, runs = parser.parse_args(), read_table()
-    if args.page:
-        PAGE.write_text(write_page())
-    elif args.table:
-        missing = [folder.name for _, folder in runs if not log_of(folder).exists()]
-        if missing:
-            refuse(f"{len(missing)} of {len(runs)} runs are not there, the first is {missing[0]}")
-        judge(runs)
-        for split in SPLITS:
-            print(split, *table(read_said(split)), sep="\n")
-    else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda run: make(*run), runs))
+TABLES = {"rules": rules, "failures": lambda split: table(read_said(split))}
 
 
 if __name__ == "__main__":
-    main()
+    Parser(__doc__).parse_args()
+    runs = read_table()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda run: make(*run), runs))
+    judge(runs)

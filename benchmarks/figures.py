@@ -8,18 +8,14 @@
 """
 
 import json
-import sys
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from command_line import Parser
+from common import ROOT, Parser
 from torch import nn
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-import ppo_discrete  # noqa: E402
+import ppo_discrete
 
 OUT = ROOT / "docs/site/assets/figures-data.js"
 ITERATIONS = [1, 10, 50, 150]  # counted from 1

@@ -1,35 +1,30 @@
 """What each of the five fixes is for, measured, for docs/five_fixes.md.
 
-    python benchmarks/five_fixes.py           # noise of gradients, what reuse does to samples, fifteen lines
-    python benchmarks/five_fixes.py --plot    # the pictures, and the numbers on the page
+    python benchmarks/five_fixes.py    # noise of gradients, what reuse does to samples, fifteen lines
 
 The rungs are the runs of benchmarks/runs.toml whose names begin with "ladder"; benchmarks/learning_curves.py
 makes their returns. Seeds whose rows are in benchmarks/results/five_fixes.csv are not repeated.
 """
 
-import csv
-import hashlib
 import multiprocessing
 import os
 import re
-import sys
 import tempfile
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
 from types import ModuleType
 
 import numpy as np
 import torch
 import tyro
-from command_line import ROOT, Parser, compare
-from compare import number
+from common import RESULTS, ROOT, SIZE, WIDTH, Parser, compare, markdown, read_rows, run_missing, subplots
+from compare import count, number, style
 from learning_curves import csv_path, read_table, title
 from sweep import parse_seeds
 
-sys.path.insert(0, str(ROOT))
-import ppo_discrete  # noqa: E402
-import reinforce_baseline  # noqa: E402
+import ppo_discrete
+import reinforce_baseline
 
-CSV, FIFTEEN = (ROOT / f"benchmarks/results/{name}.csv" for name in ("five_fixes", "fifteen_lines"))
+CSV, FIFTEEN = RESULTS / "five_fixes.csv", RESULTS / "fifteen_lines.csv"
 PAGE = ROOT / "docs/five_fixes.md"
 RUNS = read_table()["runs"]
 RUNGS = [name for name in RUNS if name.startswith("ladder")]
@@ -38,7 +33,7 @@ REUSE = [name for name in RUNGS if name not in ONE_STEP]
 SEEDS = parse_seeds(RUNS[RUNGS[0]]["seeds"])
 LEARNED = 30_000  # steps that a policy has learned for when its noise is measured
 ROLLOUTS = 100  # of them the noise is estimated
-HEAD = "| rung | return of the last 100 episodes, mean ± std | of the whole run | each seed, at the end |"
+HEADS = ["rung", "return of the last 100 episodes, mean ± std", "of the whole run", "each seed, at the end"]
 MEASURES = ["noise", "explained", "effective", "largest", "kl"]  # columns; empty if not measured
 
 
@@ -143,33 +138,23 @@ def fifteen(seed: int) -> list[list]:
     return [[seed, f"{np.mean(returns[-100:]):.4g}"]]
 
 
-def work(job: tuple) -> list[list]:
+def quietly(what: str, seed: int) -> list[list]:
     """One job, in a process of its own."""
     torch.set_num_threads(1)
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1), os.dup2(silence, 2)
     others = {"noise": noise, "fifteen": fifteen}
-    return others[job[0]](job[1]) if job[0] in others else reuse(*job)
-
-
-def read(path: Path = CSV) -> list[list[str]]:
-    return list(csv.reader(path.open()))[1:] if path.exists() else []
+    return others[what](seed) if what in others else reuse(what, seed)
 
 
 def run_all() -> None:
     """All jobs that are not there yet, one a core."""
-    there = {(row[0] if row[0] in REUSE else "noise", int(row[1])) for row in read()}
-    there |= {("fifteen", int(row[0])) for row in read(FIFTEEN)}
-    whats = ("noise", *REUSE, "fifteen")
-    jobs = [(what, seed) for seed in SEEDS for what in whats if (what, seed) not in there]
-    for path, head in ((CSV, ["rung", "seed", "steps", *MEASURES]), (FIFTEEN, ["seed", "return"])):
-        if not path.exists():
-            path.write_text(",".join(head) + "\n")
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        for rows in pool.imap_unordered(work, jobs):
-            with (FIFTEEN if len(rows[0]) == 2 else CSV).open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
-            print(*rows[-1], flush=True)
+    jobs = {(name, seed): (name, seed) for seed in SEEDS for name in REUSE}
+    jobs |= {(ONE_STEP[0], seed): ("noise", seed) for seed in SEEDS}
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        run_missing(CSV, ["rung", "seed", "steps", *MEASURES], jobs, quietly, pool)
+        jobs = {(seed,): ("fifteen", seed) for seed in SEEDS}
+        run_missing(FIFTEEN, ["seed", "return"], jobs, quietly, pool)
 
 
 # What is made of the rows
@@ -178,7 +163,7 @@ def run_all() -> None:
 def series(what: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """steps (points,), values (seeds, points) of one rung."""
     column = 3 + MEASURES.index(what)
-    rows = [row for row in read() if row[0] == name and row[column]]
+    rows = [row for row in read_rows(CSV) if row[0] == name and row[column]]
     seeds = sorted({int(row[1]) for row in rows})
     values = np.array([[float(row[column]) for row in rows if int(row[1]) == seed] for seed in seeds])
     return np.array([int(row[2]) for row in rows if int(row[1]) == seeds[0]]), values
@@ -189,14 +174,14 @@ def spread(values: np.ndarray) -> str:
     return f"**{number(np.median(values))}** ({number(values.min())} to {number(values.max())})"
 
 
-def returns(name: str) -> str:
-    """Mean and standard deviation over seeds, at the end and of whole runs, and each seed, as three cells."""
+def returns(name: str) -> list[str]:
+    """Mean and standard deviation over seeds, at the end and of whole runs, and each seed: three cells."""
     found = compare.read_csv(csv_path(name))
     finals, whole = np.sort(found.finals(2)), np.nanmean(found.curves()[1], axis=1)
     scale = np.abs(finals).max()
     each = ", ".join(number(value, scale) for value in finals)
-    end, run = (f"{number(x.mean(), scale)}** ± {number(x.std(ddof=1), scale)}" for x in (finals, whole))
-    return f"**{end} | **{run} | {each}"
+    cells = [f"**{number(x.mean(), scale)}** ± {number(x.std(ddof=1), scale)}" for x in (finals, whole)]
+    return [*cells, each]
 
 
 def rung(name: str) -> str:
@@ -204,34 +189,28 @@ def rung(name: str) -> str:
     return title(RUNS[name]).partition(": ")[2]
 
 
-def short(group: str) -> str:
+def rungs(group: str) -> str:
     """A row for each run whose name begins like that: the return of every seed."""
-    lines = [HEAD, "|---|---|---|---|"]
-    for name in RUNS:
-        if name.startswith(f"{group}_"):
-            lines.append(f"| {rung(name)} | {returns(name)} |")
-    return "\n".join(lines)
+    return markdown(HEADS, ([rung(name), *returns(name)] for name in RUNS if name.startswith(f"{group}_")))
 
 
 def fifteen_lines() -> str:
     """What the first program comes to."""
-    found = sorted(float(row[1]) for row in read(FIFTEEN))
+    found = sorted(float(row[1]) for row in read_rows(FIFTEEN))
     each = ", ".join(f"{score:.0f}" for score in found)
     return f"Ten seeds of torch, the mean return of the last hundred episodes: {each}."
 
 
 def ladder() -> str:
     """A row for each rung: its command, return of every seed, and the quantity that its fix is for."""
-    lines = [f"{HEAD} what it is for |", "|---|---|---|---|---|"]
+    rows = []
     for name in RUNGS:
         if name in ONE_STEP:
             for_what = f"noise of the gradient {spread(series('noise', name)[1][:, 0])}"
             if name == ONE_STEP[-1]:
                 for_what += f"; explained variance {spread(series('explained', name)[1][:, 0])}"
         else:
-            _, share = series("effective", name)
-            _, largest = series("largest", name)
-            _, kl = series("kl", name)
+            share, largest, kl = (series(what, name)[1] for what in ("effective", "largest", "kl"))
             steps, explained = series("explained", name)
             explained = np.median(explained[:, steps <= LEARNED], 1)
             for_what = (
@@ -239,8 +218,8 @@ def ladder() -> str:
                 f" largest ratio {spread(largest.max(1))}; largest KL {spread(kl.max(1))};"
                 f" explained variance {spread(explained)}"
             )
-        lines.append(f"| {rung(name)} | {returns(name)} | {for_what} |")
-    return "\n".join(lines)
+        rows.append([rung(name), *returns(name), for_what])
+    return markdown([*HEADS, "what it is for"], rows)
 
 
 def command(name: str) -> str:
@@ -249,34 +228,19 @@ def command(name: str) -> str:
     return f"```bash\npython {run['script']} --env-id {run['env']} {run['flags']}\n```"
 
 
-def fill(page: str) -> str:
-    """The page with what was measured between its markers."""
-
-    def generate(match: re.Match) -> str:
-        of_run = command if match[1] in RUNS else short
-        others = {"ladder": ladder, "fifteen": fifteen_lines}
-        new = others[match[1]]() if match[1] in others else of_run(match[1])
-        return f"<!-- measured {match[1]} -->\n{new}\n<!-- end -->"
-
-    return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end -->", generate, page, flags=re.S)
-
-
-def fingerprint() -> str:
-    return hashlib.sha256(repr(read()).encode()).hexdigest()
+TABLES = {"fifteen": fifteen_lines, "ladder": ladder, "rungs": rungs, "rung": command}
 
 
 def draw_noise(theme: dict):
     """Noise of the gradient on each rung with one step a rollout."""
-    import plot
-
-    figure, axes = plot.plt.subplots(figsize=(plot.WIDTH, 2.2))
+    figure, axes = subplots(1, 1, (WIDTH, 2.2))
     figure.subplots_adjust(left=0.06, right=0.97, top=0.84, bottom=0.22)
     for place, name in enumerate(ONE_STEP):
         values = series("noise", name)[1][:, 0]
         places, dots = place + np.linspace(-0.15, 0.15, len(values)), dict(markersize=4, markeredgewidth=0)
         axes.plot(places, np.sort(values), "o", color=theme["ours"], alpha=0.6, **dots)
         axes.plot([place - 0.3, place + 0.3], [np.median(values)] * 2, color=theme["ours"], linewidth=2)
-    compare.style(axes, "", theme, "y")
+    style(axes, "", theme, "y")
     axes.set_yscale("log")
     axes.set_yticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
     axes.set_xticks(range(len(ONE_STEP)), [rung(name) for name in ONE_STEP])
@@ -286,22 +250,20 @@ def draw_noise(theme: dict):
 
 def draw_ratios(theme: dict):
     """Effective samples and largest ratios of the rungs that use each rollout more than once."""
-    import plot
-
-    figure, both = plot.plt.subplots(1, 2, figsize=(plot.WIDTH, 2.4))
+    figure, both = subplots(1, 2, (WIDTH, 2.4))
     figure.subplots_adjust(left=0.06, right=0.97, top=0.86, bottom=0.2, wspace=0.18)
     for axes, what in zip(both, ("effective", "largest"), strict=True):
-        compare.style(axes, "", theme, "y")
+        style(axes, "", theme, "y")
         for name, colour in zip(REUSE, (theme["other"], theme["ours"]), strict=True):
             steps, values = series(what, name)
             values = values * (100 if what == "effective" else 1)
             axes.plot(steps, values.T, color=colour, linewidth=0.4, alpha=0.35)
             axes.plot(steps, np.median(values, 0), color=colour, linewidth=1.8, label=rung(name))
         axes.set_xlim(0, steps[-1])
-        axes.set_xticks([0, steps[-1]], ["0", compare.count(steps[-1])])
+        axes.set_xticks([0, steps[-1]], ["0", count(steps[-1])])
     left, right = both
     left.set_ylim(0, 102)
-    left.legend(loc="lower left", frameon=False, fontsize=plot.SIZE, labelcolor=theme["ink"])
+    left.legend(loc="lower left", frameon=False, fontsize=SIZE, labelcolor=theme["ink"])
     right.set_yscale("log")
     right.set_yticks([1, 10, 100], ["1", "10", "100"])
     finish(figure, theme, {left: "effective samples, %", right: "largest ratio"})
@@ -309,20 +271,16 @@ def draw_ratios(theme: dict):
 
 
 def finish(figure, theme: dict, titles: dict) -> None:
-    import plot
-
     for axes, name in titles.items():
-        axes.set_title(name, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
+        axes.set_title(name, loc="left", color=theme["ink"], size=SIZE + 2, weight="bold")
         axes.minorticks_off()
     words = "thin line or dot: a seed · thick: their median"
-    figure.text(0.06, 0.02, words, color=theme["muted"], size=plot.SIZE)
+    figure.text(0.06, 0.02, words, color=theme["muted"], size=SIZE)
 
 
 def draw_clip(theme: dict):
     """The clipped objective of one sample: both signs of the advantage, three regions each."""
-    import plot
-
-    figure, both = plot.plt.subplots(1, 2, figsize=(plot.WIDTH, 3.0))
+    figure, both = subplots(1, 2, (WIDTH, 3.0))
     figure.subplots_adjust(left=0.03, right=0.985, top=0.86, bottom=0.14, wspace=0.08)
     ratio = np.linspace(0.4, 1.6, 601)
     for axes, sign in zip(both, (1, -1), strict=True):
@@ -333,7 +291,7 @@ def draw_clip(theme: dict):
         flat = (ratio > 1.2) if sign > 0 else (ratio < 0.8)
         axes.plot(ratio, np.where(flat, np.nan, chosen), color=theme["ours"], linewidth=2.4)
         axes.plot(ratio, np.where(flat, chosen, np.nan), color=theme["other"], linewidth=2.4)
-        compare.style(axes, "", theme, "x")
+        style(axes, "", theme, "x")
         axes.set_yticks([])
         axes.set_xlim(0.4, 1.6)
         axes.set_ylim(*((0.05, 2.15) if sign > 0 else (-1.7, 0.4)))
@@ -345,31 +303,21 @@ def draw_clip(theme: dict):
             same = low == 0.8
             text = text if idle else ("both the same\n" if same else "min: not clipped\n") + text
             colour = theme["other"] if idle else theme["ours"]
-            axes.text(x, 0.985, text, color=colour, size=plot.SIZE, ha="center", va="top",
+            axes.text(x, 0.985, text, color=colour, size=SIZE, ha="center", va="top",
                       transform=axes.get_xaxis_transform())  # fmt: skip
         name = "A > 0, a good action" if sign > 0 else "A < 0, a bad action"
-        axes.set_title(name, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
-        axes.set_xlabel("ratio r", color=theme["muted"], size=plot.SIZE, labelpad=1)
+        axes.set_title(name, loc="left", color=theme["ink"], size=SIZE + 2, weight="bold")
+        axes.set_xlabel("ratio r", color=theme["muted"], size=SIZE, labelpad=1)
     return figure
 
 
-def draw() -> None:
-    """The pictures, light and dark, and the page."""
-    import plot
-
-    for theme_name, theme in plot.THEMES.items():
-        makers = {"fix_noise": draw_noise, "fix_ratios": draw_ratios, "clip": draw_clip}
-        for name, make in makers.items():
-            path = plot.FOLDER / f"{name}_{theme_name}.png"
-            metadata = {} if name == "clip" else {"Fingerprint": fingerprint()}
-            figure = make(theme)
-            figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
-            plot.plt.close(figure)
-            print(path.relative_to(ROOT))
-    PAGE.write_text(fill(PAGE.read_text()))
+PICTURES = {
+    "fix_noise": (draw_noise, [CSV]),
+    "fix_ratios": (draw_ratios, [CSV]),
+    "clip": (draw_clip, []),
+}
 
 
 if __name__ == "__main__":
-    parser = Parser(__doc__)
-    parser.add_argument("--plot", action="store_true", help="draw what was measured, measure nothing")
-    draw() if parser.parse_args().plot else run_all()
+    Parser(__doc__).parse_args()
+    run_all()

@@ -26,8 +26,7 @@ from functools import partial
 from pathlib import Path
 
 import speed
-from command_line import ROOT, Parser, refuse
-from learning_curves import PACKAGES
+from common import PACKAGES, ROOT, Parser, markdown, refuse
 from sweep import provenance
 
 CSV = ROOT / "benchmarks/results/gpu.csv"
@@ -189,8 +188,11 @@ def table() -> str:
     rows = {}
     for (part, quantity), value in values.items():
         rows.setdefault(part, []).append(f"{quantity}: {value}")
-    lines = ["| | |", "|---|---|", *(f"| {part} | {'; '.join(found)} |" for part, found in rows.items())]
-    return "\n".join([*lines, "", f"Measured at {how}."])
+    lines = markdown(["", ""], ([part, "; ".join(found)] for part, found in rows.items()))
+    return f"{lines}\n\nMeasured at {how}."
+
+
+TABLES = {"gpu": table}
 
 
 def run_part(name: str, device: str, small: bool) -> None:
@@ -239,7 +241,7 @@ def main() -> None:
     if not flags and not torch.cuda.is_available():
         refuse("there is no CUDA here; --rehearse cpu --csv FILE tries all of it")
     start, (_, values) = time.time(), read(args.csv)
-    how = provenance([*PACKAGES, "stable-baselines3", "transformers"])
+    how = provenance([*PACKAGES, "transformers"])
     how += f", {torch.cuda.get_device_name()}" if device == "cuda" else f", a rehearsal on {device}"
     for name in make_parts(device):
         left = 60 * args.minutes - (time.time() - start)

@@ -1,16 +1,13 @@
 """What language models learn, and what breaks when they are trained: docs/language.md.
 
-    pip install -r variants/requirements.txt matplotlib reasoning-gym==0.1.25
+    pip install -r variants/requirements.txt reasoning-gym==0.1.25
     python benchmarks/language.py           # 81 runs, of LEARNING, WINDOWS, and RUNS: over two hours
-    python benchmarks/language.py --plot    # their picture and tables in docs/language.md
     python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
 Rows are in benchmarks/results/ as soon as a run is finished, of LEARNING in language_scores.csv, of WINDOWS
 in language_windows.csv, of RUNS in language.csv. Runs that are there are not repeated.
 """
 
-import csv
-import hashlib
 import importlib
 import json
 import os
@@ -20,15 +17,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
-from command_line import ROOT, Parser, refuse
+from common import RESULTS, ROOT, WIDTH, Parser, markdown, read_rows, refuse, run_missing, subplots
 
-CSV, SCORES, TIMES = (ROOT / f"benchmarks/results/language{name}.csv" for name in ("", "_scores", "_windows"))
+CSV, SCORES, TIMES = (RESULTS / f"language{name}.csv" for name in ("", "_scores", "_windows"))
 PAGE = ROOT / "docs/language.md"
 START = "--learning-rate 0 --total-episodes 256"
 WORDS = "tools/reasoning_gym_tasks.py spell_backward min_word_len=3 max_word_len=4"  # > runs/words.jsonl
@@ -111,10 +106,10 @@ def learn(task: str, name: str, seed: str) -> list[list]:
     means = [np.mean([answer[metric] for answer in answers]) for metric in ("score", "exact")]
     if name.startswith("PPO"):
         means.append(np.median([point["explained_variance"] for point in points]))
-    return [[f"{mean:.3f}" for mean in means] + [""] * (3 - len(means))]
+    return [[task, name, seed, *(f"{mean:.3f}" for mean in means), *[""] * (3 - len(means))]]
 
 
-def windows(_: str, window: str, seed: str) -> list[list]:
+def windows(task: str, window: str, seed: str) -> list[list]:
     """Right answers to held-out prompts, tokens that counted in training, seconds of sampling, and others."""
     with tempfile.TemporaryDirectory() as folder:
         points = run(WINDOWS[window], seed, folder).values()
@@ -124,30 +119,16 @@ def windows(_: str, window: str, seed: str) -> list[list]:
     seconds = tokens / [point["tokens_per_second"] for point in points]
     sampling = (seconds * [point["sampling"] for point in points]).sum()
     exact = np.mean([json.loads(line)["exact"] for line in lines])
-    return [[f"{exact:.3f}", round(tokens.sum()), f"{sampling:.1f}", f"{seconds.sum() - sampling:.1f}"]]
+    learning = seconds.sum() - sampling
+    return [[task, window, seed, f"{exact:.3f}", round(tokens.sum()), f"{sampling:.1f}", f"{learning:.1f}"]]
 
 
 def train(name: str, kind: str, seed: str) -> list[list]:
     """The run's metrics in each iteration."""
     with tempfile.TemporaryDirectory() as folder:
         points = run(RUNS[name][kind == "cure"], seed, folder)
-    return [[step, *(f"{point[x]:.4f}" for x in METRICS)] for step, point in points.items()]
-
-
-def run_missing(path: Path, header: list[str], jobs: list[tuple], work: Callable[..., list[list]]) -> None:
-    """The jobs without rows in the CSV file, one a core; a job's rows begin with its three words."""
-    there, lock = {tuple(row[:3]) for row in read(path)}, Lock()
-    if not path.exists():
-        path.write_text(",".join(header) + "\n")
-
-    def append(job: tuple) -> None:
-        rows = [[*job, *row] for row in work(*job)]
-        with lock, path.open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-        print(*rows[-1], flush=True)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(append, [job for job in jobs if job not in there]))
+    words = {step: [f"{point[metric]:.4f}" for metric in METRICS] for step, point in points.items()}
+    return [[name, kind, seed, step, *found] for step, found in words.items()]
 
 
 def edit(name: str) -> None:
@@ -167,62 +148,53 @@ def run_all() -> None:
         words.write_bytes(made.stdout)
     for name in ("RLOO", "CISPO"):
         edit(name)
-    jobs = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
-    run_missing(SCORES, ["task", "run", "seed", "score", "exact", "explained_variance"], jobs, learn)
-    jobs = [("windows", window, seed) for seed in SEEDS for window in WINDOWS]
-    run_missing(TIMES, ["task", "window", "seed", "exact", "tokens", "sampling", "learning"], jobs, windows)
-    jobs = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]
-    run_missing(CSV, ["run", "kind", "seed", "completions", *METRICS], jobs, train)
+    learning = [(task, name, seed) for task in LEARNING for seed in SEEDS for name in LEARNING[task]]
+    of_windows = [("windows", window, seed) for seed in SEEDS for window in WINDOWS]
+    breaking = [(name, kind, seed) for seed in SEEDS for name in RUNS for kind in ("broken", "cure")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for path, head, jobs, work in (
+            (SCORES, "task run seed score exact explained_variance", learning, learn),
+            (TIMES, "task window seed exact tokens sampling learning", of_windows, windows),
+            (CSV, " ".join(["run kind seed completions", *METRICS]), breaking, train),
+        ):
+            run_missing(path, head.split(), {job: job for job in jobs}, work, pool)
 
 
-def read(path: Path = CSV) -> list[list[str]]:
-    return list(csv.reader(path.open()))[1:] if path.exists() else []
-
-
-def fingerprint(rows: list[list[str]]) -> str:
-    return hashlib.sha256(repr(rows).encode()).hexdigest()
-
-
-def learned(task: str) -> list[str]:
+def learned(task: str) -> str:
     """A row for each run: right answers of every seed, or their scores with the right answers in brackets."""
-    lines = ["| run | command | seed " + " | seed ".join(SEEDS) + " | mean |", "|---|---|---|---|---|---|"]
-    found = {tuple(row[:3]): np.array(row[3:5], float) for row in read(SCORES)}
+    rows, found = [], {tuple(row[:3]): np.array(row[3:5], float) for row in read_rows(SCORES)}
     for name, command in LEARNING[task].items():
         pairs = [found[task, name, seed] for seed in SEEDS]
         pairs.append(np.mean(pairs, axis=0))
         alone = task in ("sorting", "relatives")  # where the score is that of exact answers
         cells = [f"{exact:.3f}" if alone else f"{score:.3f} ({exact:.3f})" for score, exact in pairs]
-        lines.append(f"| {name} | `python {command}` | {' | '.join(cells)} |")
-    return lines
+        rows.append([name, f"`python {command}`", *cells])
+    return markdown(["run", "command", *(f"seed {seed}" for seed in SEEDS), "mean"], rows)
 
 
-def critic() -> list[str]:
+def critic() -> str:
     """What PPO's critic explains of the returns, in the median of all iterations."""
-    lines = ["| | seed " + " | seed ".join(SEEDS) + " |", "|---" * 4 + "|"]
-    found = {tuple(row[:3]): row[5] for row in read(SCORES)}
+    rows, found = [], {tuple(row[:3]): row[5] for row in read_rows(SCORES)}
     for name, key in CRITICS.items():
-        cells = [f"{float(found[*key, seed]):.2f}".replace("-", "−") for seed in SEEDS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+        rows.append([name, *(f"{float(found[*key, seed]):.2f}".replace("-", "−") for seed in SEEDS)])
+    return markdown(["", *(f"seed {seed}" for seed in SEEDS)], rows)
 
 
-def lengths() -> list[str]:
+def lengths() -> str:
     """A row for each length of window: right answers, tokens, and seconds, the mean of every seed."""
-    lines = ["| `--num-steps` | right answers, seeds " + ", ".join(SEEDS) + " | mean | tokens that count |"]
-    lines[0] += " sampling | learning |"
-    lines.append("|---" * 6 + "|")
+    lines = []
     for window in WINDOWS:
-        rows = np.array([row[3:] for row in read(TIMES) if row[1] == window], float)
+        rows = np.array([row[3:] for row in read_rows(TIMES) if row[1] == window], float)
         exact, (tokens, sampling, learning) = rows[:, 0], rows[:, 1:].mean(0)
         cells = [window, ", ".join(f"{x:.3f}" for x in exact), f"{exact.mean():.3f}", f"{tokens:,.0f}"]
-        lines.append("| " + " | ".join([*cells, f"{sampling:.0f} s", f"{learning:.0f} s"]) + " |")
-    return lines
+        lines.append([*cells, f"{sampling:.0f} s", f"{learning:.0f} s"])
+    heads = ["`--num-steps`", f"right answers, seeds {', '.join(SEEDS)}", "mean", "tokens that count"]
+    return markdown([*heads, "sampling", "learning"], lines)
 
 
-def broken() -> list[str]:
+def broken() -> str:
     """A row for each kind of run: both metrics in its last ten iterations, the mean of every seed."""
-    lines = ["| run | command | at the end, seeds " + ", ".join(SEEDS) + " |", "|---|---|---|"]
-    rows = read()
+    lines, rows = [], read_rows(CSV)
     for name, (*commands, metrics) in RUNS.items():
         for kind, command in zip(("broken", "cure"), commands, strict=True):
             ends = []
@@ -231,60 +203,43 @@ def broken() -> list[str]:
                 chosen = [[row for row in rows if row[:3] == [name, kind, seed]][-10:] for seed in SEEDS]
                 values = [np.mean([float(row[column]) for row in last]) for last in chosen if last]
                 ends.append(f"{metric} " + ", ".join(f"{value:.2f}" for value in values))
-            lines.append(f"| {name}, {kind} | `python {command}` | {'; '.join(ends)} |")
-    return lines
+            lines.append([f"{name}, {kind}", f"`python {command}`", "; ".join(ends)])
+    return markdown(["run", "command", f"at the end, seeds {', '.join(SEEDS)}"], lines)
 
 
-def fill(page: str) -> str:
-    """The page with its tables between their markers."""
-
-    def generate(match: re.Match) -> str:
-        name = match[1]
-        lines = (
-            learned(name)
-            if name in LEARNING
-            else {"broken": broken, "critic": critic, "windows": lengths}[name]()
-        )
-        return "\n".join([f"<!-- measured {name} -->", *lines, f"<!-- end {name} -->"])
-
-    return re.sub(r"<!-- measured (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
+TABLES = {"learned": learned, "critic": critic, "windows": lengths, "broken": broken}
 
 
-def plot() -> None:
+def draw(theme: dict):
     """A row of panels for each of the two metrics: broken and cured, a thin line each seed."""
-    import plot as pictures
+    rows, names = read_rows(CSV), list(RUNS)
+    figure, grid = subplots(2, len(names), (WIDTH, 3.9), "constrained")
+    for column, name in enumerate(names):
+        for axes, metric in zip(grid[:, column], RUNS[name][2], strict=True):
+            for kind, colour in (("broken", theme["other"]), ("cure", theme["ours"])):
+                for seed in SEEDS:
+                    chosen = [row for row in rows if row[:3] == [name, kind, seed]]
+                    steps = [int(row[3]) for row in chosen]
+                    values = np.array([float(row[4 + METRICS.index(metric)]) for row in chosen])
+                    label = kind if seed == SEEDS[0] and column == 0 and metric == "score" else None
+                    axes.plot(steps, values, color=colour, lw=1, alpha=0.8, label=label)
+            axes.set_facecolor(theme["page"])
+            axes.set_title(f"{name}: {metric}", color=theme["ink"], size=8, loc="left")
+            axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
+            axes.grid(color=theme["grid"], lw=0.8)
+            axes.spines[:].set_visible(False)
+            axes.set_xticks([0, 6400, 12800], ["0", "6,400", "12,800"])
+    figure.legend(loc="outside lower left", ncols=2, fontsize=7, frameon=False, labelcolor=theme["ink"])
+    return figure
 
-    rows, names = read(), list(RUNS)
-    for theme_name, theme in pictures.THEMES.items():
-        figure, grid = pictures.plt.subplots(2, len(names), figsize=(8.5, 3.9), layout="constrained")
-        for column, name in enumerate(names):
-            for axes, metric in zip(grid[:, column], RUNS[name][2], strict=True):
-                for kind, colour in (("broken", theme["other"]), ("cure", theme["ours"])):
-                    for seed in SEEDS:
-                        chosen = [row for row in rows if row[:3] == [name, kind, seed]]
-                        steps = [int(row[3]) for row in chosen]
-                        values = np.array([float(row[4 + METRICS.index(metric)]) for row in chosen])
-                        label = kind if seed == SEEDS[0] and column == 0 and metric == "score" else None
-                        axes.plot(steps, values, color=colour, lw=1, alpha=0.8, label=label)
-                axes.set_facecolor(theme["page"])
-                axes.set_title(f"{name}: {metric}", color=theme["ink"], size=8, loc="left")
-                axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
-                axes.grid(color=theme["grid"], lw=0.8)
-                axes.spines[:].set_visible(False)
-                axes.set_xticks([0, 6400, 12800], ["0", "6,400", "12,800"])
-        figure.legend(loc="outside lower left", ncols=2, fontsize=7, frameon=False, labelcolor=theme["ink"])
-        path = ROOT / f"docs/pictures/language_{theme_name}.png"
-        metadata = {"Description": "What breaks, and its cure", "Fingerprint": fingerprint(rows)}
-        figure.savefig(path, dpi=200, facecolor=theme["page"], metadata=metadata)
-        print(path.relative_to(ROOT))
-    PAGE.write_text(fill(PAGE.read_text()))
+
+PICTURES = {"language": (draw, [CSV])}
 
 
 def measure(script: str, millions: int, micro_batch: int, iterations: int) -> None:
     """Train a new Llama of so many million weights; the last iteration is timed."""
     from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
 
-    sys.path.append(str(ROOT))
     module = importlib.import_module(f"variants.{script}")
     hidden = {5: 256, 20: 512, 80: 1024}[millions]
     sizes = dict(hidden_size=hidden, intermediate_size=hidden * 43 // 16, num_hidden_layers=6)
@@ -310,10 +265,8 @@ def measure(script: str, millions: int, micro_batch: int, iterations: int) -> No
 
 if __name__ == "__main__":
     parser = Parser(__doc__)
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--plot", action="store_true", help="draw what was measured, measure nothing")
     scripts = ("ppo_llm", "grpo", "dpo", "reward_model")
-    instead.add_argument("--measure", choices=scripts, help="the script whose cost is measured")
+    parser.add_argument("--measure", choices=scripts, help="the script whose cost is measured")
     parser.add_argument("--millions", type=int, choices=(5, 20, 80), default=20, help="of weights it has")
     parser.add_argument("--micro-batch", type=int, default=0, help="completions in a pass (0: all)")
     parser.add_argument("--iterations", type=int, default=3, help="of which the last is timed")
@@ -321,4 +274,4 @@ if __name__ == "__main__":
     if args.measure:
         measure(args.measure, args.millions, args.micro_batch, args.iterations)
     else:
-        plot() if args.plot else run_all()
+        run_all()

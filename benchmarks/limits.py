@@ -1,7 +1,7 @@
 """What keeps a policy close, in the measure of the PPO paper: the table of docs/trust_regions.md.
 
     python benchmarks/learning_curves.py --table benchmarks/limits.toml    # 6 to 8 hours of 2 cores
-    python benchmarks/limits.py
+    python benchmarks/results.py
 
 In each env, returns are shifted and scaled so that a policy that does not learn has 0, and the best way 1,
 both in the mean over seeds. The score of a way is the mean over envs of its mean over seeds (arXiv
@@ -11,13 +11,11 @@ both in the mean over seeds. The score of a way is the mean over envs of its mea
 from pathlib import Path
 
 import numpy as np
-from command_line import ROOT, Parser
+from common import ROOT, markdown
 from compare import number, read_csv
 from learning_curves import csv_path, read_table
 
 TABLE = ROOT / "benchmarks/limits.toml"
-PAGE = ROOT / "docs/trust_regions.md"
-BEGIN, END = "<!-- measured limits -->", "<!-- end -->"
 
 
 def read_finals(table: Path = TABLE) -> dict[str, dict[str, np.ndarray]]:
@@ -46,32 +44,19 @@ def normalise(finals: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, n
     return scores
 
 
-def table(finals: dict[str, dict[str, np.ndarray]]) -> list[str]:
+def table(finals: dict[str, dict[str, np.ndarray]]) -> str:
     """A row for each way: its score, and its mean return in each env, with the spread of several seeds."""
     *ways, zero = finals
     seeds = {env: len(found) for env, found in finals[zero].items()}
-    short = " | ".join(env.partition("-")[0] for env in seeds)
-    lines = [f"| | score | {short} |", "|---" * (2 + len(seeds)) + "|"]
-    lines.append(f"| seeds | | {' | '.join(map(str, seeds.values()))} |")
-    scores = normalise(finals)
+    rows, scores = [["seeds", "", *map(str, seeds.values())]], normalise(finals)
     for way in [*ways, zero]:
         score = f"**{np.mean([each.mean() for each in scores[way].values()]):.2f}**" if way in scores else "0"
         cells = []
         for env, several in seeds.items():
             mean, spread = finals[way][env].mean(), finals[way][env].std(ddof=1) if several > 1 else 0
             cells.append(number(mean, spread) + f" ± {number(spread, abs(mean))}" * (several > 1))
-        lines.append(f"| {way} | {score} | {' | '.join(cells)} |")
-    return lines
+        rows.append([way, score, *cells])
+    return markdown(["", "score", *(env.partition("-")[0] for env in seeds)], rows)
 
 
-def page() -> str:
-    """The page with its table."""
-    finals = read_finals()
-    lines = table(finals) if finals else []
-    head, _, rest = PAGE.read_text().partition(BEGIN)
-    return "\n".join([head + BEGIN, *lines, END]) + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    Parser(__doc__).parse_args()
-    PAGE.write_text(page())
+TABLES = {"limits": lambda: table(read_finals())}

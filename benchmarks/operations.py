@@ -15,22 +15,19 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+import numpy as np
+import torch
+from common import ROOT, Parser
+from learning_curves import apply_patch
+from torch import nn
+from torch.distributions import Categorical, kl_divergence
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Adam
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from command_line import Parser  # noqa: E402
-from learning_curves import apply_patch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributions import Categorical, kl_divergence  # noqa: E402
-from torch.nn.utils import clip_grad_norm_  # noqa: E402
-from torch.optim import Adam  # noqa: E402
-
-import ppo_atari  # noqa: E402
-import ppo_continuous  # noqa: E402
-import ppo_discrete  # noqa: E402
-from variants import trpo  # noqa: E402
+import ppo_atari
+import ppo_continuous
+import ppo_discrete
+from variants import trpo
 
 # For glibc's malloc: large blocks come from the heap, too, and what is free there is not given back.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}

@@ -1,7 +1,6 @@
 """Preferences, for docs/language.md: what a reward model is worth, over-optimisation, DPO and its trap.
 
-    python benchmarks/preferences.py           # 48 runs, three seeds each: some forty minutes of a core
-    python benchmarks/preferences.py --plot    # the picture and the tables of the page
+    python benchmarks/preferences.py    # 48 runs, three seeds each: some forty minutes of a core
 
 Two judges are reward models: of 16,000 pairs, and of 1,000 with a tenth of the labels wrong. PPO optimises
 each of them under several weights of the KL. All runs are in results/preferences.csv: of each seed its curve,
@@ -10,22 +9,16 @@ and the answers to 500 held-out prompts in the last line. Finished runs stay.
 
 import contextlib
 import csv
-import hashlib
 import io
 import json
 import os
-import re
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from command_line import ROOT, Parser, sweep
+from common import RESULTS, WIDTH, Parser, markdown, subplots, sweep
 
-sys.path[:0] = [str(ROOT), str(ROOT / "variants")]
-
-CSV = ROOT / "benchmarks/results/preferences.csv"
-PAGE = ROOT / "docs/language.md"
+CSV = RESULTS / "preferences.csv"
 SEEDS = [1, 2, 3]
 JUDGES = {
     "16,000 pairs": {},
@@ -78,9 +71,7 @@ def answers(folder: str) -> dict[str, float]:
 
 def measure() -> None:
     """Do all runs that are missing."""
-    import dpo
-    import ppo_llm
-    import reward_model
+    from variants import dpo, ppo_llm, reward_model
 
     there = {(row["run"], int(row["seed"])) for row in read()}
     for seed in SEEDS:
@@ -117,65 +108,41 @@ def curve(rows: list[dict[str, str]], run: str, seed: int, *columns: str) -> lis
     return [np.array([float(line[column]) for line in lines]) for column in columns]
 
 
-def judges(rows: list[dict[str, str]]) -> list[str]:
+def judges() -> str:
     """What the judge says of the answers of its policies, and how many of them are right."""
-    lines = [
-        "| judge | accuracy | `--kl-coef` | its score | right answers | mean |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows, lines = read(), []
     for judge in JUDGES:
         accuracy = ", ".join(f"{x:.2f}" for x in ends(rows, judge, "accuracy"))
         for kl in KL_COEFS:
             proxy, gold = (ends(rows, f"{judge}, KL {kl:g}", x) for x in ("score", "exact"))
             cells = [", ".join(f"{x:.2f}" for x in proxy), ", ".join(f"{x:.3f}" for x in gold)]
-            lines.append(f"| {judge} | {accuracy} | {kl:g} | {' | '.join(cells)} | {np.mean(gold):.3f} |")
-    return lines
+            lines.append([judge, accuracy, f"{kl:g}", *cells, f"{np.mean(gold):.3f}"])
+    return markdown(["judge", "accuracy", "`--kl-coef`", "its score", "right answers", "mean"], lines)
 
 
-def pairs(rows: list[dict[str, str]]) -> list[str]:
+def pairs() -> str:
     """What DPO leaves of the preferred answers, and how many answers are right."""
-    lines = ["| run | accuracy on pairs | log-probability of a preferred token | right answers | mean |"]
-    lines.append("|---|---|---|---|---|")
+    rows, lines = read(), []
     for run in DPO:
         last = [[x[-1] for x in curve(rows, run, seed, "accuracy", "chosen_logprob")] for seed in SEEDS]
-        cells = [", ".join(f"{x:.2f}" for x in column) for column in zip(*last, strict=True)]
+        cells = [
+            ", ".join(f"{x:.2f}" for x in column).replace("-", "−") for column in zip(*last, strict=True)
+        ]
         gold = ends(rows, run, "exact")
         cells.append(", ".join(f"{x:.3f}" for x in gold))
-        lines.append(
-            f"| {run} | {' | '.join(cells)} | {np.mean(gold):.3f} |".replace("| -", "| −").replace(
-                ", -", ", −"
-            )
-        )
-    return lines
+        lines.append([run, *cells, f"{np.mean(gold):.3f}"])
+    heads = ["accuracy on pairs", "log-probability of a preferred token", "right answers"]
+    return markdown(["run", *heads, "mean"], lines)
 
 
-def fill(page: str) -> str:
-    """The page with its tables between their markers."""
-    rows = read()
-    tables = {"judges": judges(rows), "pairs": pairs(rows)}
-
-    def generate(match: re.Match) -> str:
-        return "\n".join([f"<!-- preferences {match[1]} -->", *tables[match[1]], f"<!-- end {match[1]} -->"])
-
-    return re.sub(r"<!-- preferences (\w+) -->\n.*?<!-- end \1 -->", generate, page, flags=re.S)
-
-
-def fingerprint() -> str:
-    return hashlib.sha256(CSV.read_bytes()).hexdigest()
-
-
-def draw(theme_name: str) -> None:
+def draw(theme: dict):
     """PPO with two judges, their score and the right answers; DPO, the log-probabilities of both answers."""
-    import plot as pictures
-
-    rows, theme = read(), pictures.THEMES[theme_name]
-    figure, grid = pictures.plt.subplots(1, 4, figsize=(8.5, 2.6), layout="constrained")
+    rows = read()
+    figure, grid = subplots(1, 4, (WIDTH, 2.6), "constrained")
     for axes, judge in zip(grid[:2], list(JUDGES), strict=True):
         for seed in SEEDS:
             kl, proxy, gold = curve(rows, f"{judge}, KL 1e-09", seed, "ref_kl", "score", "exact")
-            dots = dict(
-                ls="", marker="o", ms=2.5, alpha=0.8
-            )  # the KL is an estimate, and goes back and forth
+            dots = dict(ls="", marker="o", ms=2.5, alpha=0.8)  # the KL is an estimate: back and forth
             label = "the judge's score" * (seed == 1)
             axes.plot(np.sqrt(kl), proxy, color=theme["other"], label=label, **dots)
             label = "right answers" * (seed == 1)
@@ -201,20 +168,13 @@ def draw(theme_name: str) -> None:
         axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
         axes.grid(color=theme["grid"], lw=0.8)
         axes.spines[:].set_visible(False)
-    path = ROOT / f"docs/pictures/preferences_{theme_name}.png"
-    figure.savefig(path, dpi=200, facecolor=theme["page"], metadata={"Fingerprint": fingerprint()})
+    return figure
 
 
-def main() -> None:
-    """Measure, or draw."""
-    parser = Parser(__doc__)
-    parser.add_argument("--plot", action="store_true", help="only draw what is measured")
-    if not parser.parse_args().plot:
-        return measure()
-    for theme_name in ("light", "dark"):
-        draw(theme_name)
-    PAGE.write_text(fill(PAGE.read_text()))
+TABLES = {"judges": judges, "pairs": pairs}
+PICTURES = {"preferences": (draw, [CSV])}
 
 
 if __name__ == "__main__":
-    main()
+    Parser(__doc__).parse_args()
+    measure()

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import speed
-from command_line import Parser, refuse
+from common import Parser, refuse
 
 RUNS = {
     "ppo_discrete": speed.Args("ppo_discrete", "CartPole-v1", steps=102_400),

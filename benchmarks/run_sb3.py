@@ -17,9 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
-from command_line import ROOT, Parser, refuse
-
-sys.path.insert(0, str(ROOT))
+from common import Parser, refuse
 
 
 def check_peer(script: str) -> None:

@@ -9,19 +9,14 @@ training reported should not tell the opposite.
 
 import itertools
 import os
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from common import Parser
 
-import numpy as np  # noqa: E402
-from command_line import Parser  # noqa: E402
-
-import ppo_discrete  # noqa: E402
+import ppo_discrete
 
 SEEDS = range(1, 11)
 RUNS = {

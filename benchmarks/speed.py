@@ -27,7 +27,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 import tyro
-from command_line import ROOT, refuse
+from common import ROOT, refuse
 
 now = time.perf_counter  # run_peers.py counts CPU time
 START = now()

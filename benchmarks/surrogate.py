@@ -1,7 +1,6 @@
 """The surrogate beside the true return, along one update of a real policy, for docs/derivations.md.
 
-    python benchmarks/surrogate.py           # measure: five seeds, some ten minutes
-    python benchmarks/surrogate.py --plot    # the picture, and the numbers on the page
+    python benchmarks/surrogate.py    # five seeds, some ten minutes
 
 ppo_discrete.py learns CartPole for 30,720 steps, and then takes one more update. From the weights before it,
 policies go that way: less far than the update did, as far, and much further. Of each one: the surrogates, KL
@@ -10,33 +9,24 @@ and the mean return of as many fresh ones.
 """
 
 import csv
-import hashlib
-import re
-import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from command_line import ROOT, Parser, compare
-from compare import number
+from common import RESULTS, SIZE, WIDTH, Parser, markdown, run_missing, subplots
+from compare import number, style
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-sys.path.insert(0, str(ROOT))
-import ppo_discrete  # noqa: E402
+import ppo_discrete
 
-CSV = ROOT / "benchmarks/results/surrogate.csv"
-PAGE = ROOT / "docs/derivations.md"
+CSV = RESULTS / "surrogate.csv"
 SEEDS = [1, 2, 3, 4, 5]
 LEARNED = 60  # rollouts of 512 steps
 KLS = np.geomspace(1e-5, 2, 18)  # what steps are chosen for, as if the KL were quadratic
 EPISODES = 4096
-COLUMNS = [
-    "return",
-    "many",
-    "discounted",
-    "batch",
-    "clipped",
-]  # gains over the policy that acted, in returns of an episode
+# Gains over the policy that acted, in returns of an episode:
+COLUMNS = ["return", "many", "discounted", "batch", "clipped"]
 COLUMNS += ["return_error", "many_error", "clip_frac", "kl"]  # errors are standard errors
 
 
@@ -142,30 +132,10 @@ def measure(seed: int, agent, batch, before: torch.Tensor, after: torch.Tensor) 
     return rows
 
 
-def read() -> list[dict[str, float]]:
-    return [{key: float(x) for key, x in row.items()} for row in csv.DictReader(CSV.open())]
-
-
-def run_all() -> None:
-    """All seeds that are not there yet."""
-    torch.set_num_threads(1)
-    if not CSV.exists():
-        CSV.write_text(",".join(["seed", "step", "start", *COLUMNS]) + "\n")
-    for seed in SEEDS:
-        if seed not in {row["seed"] for row in read()}:
-            rows = measure(seed, *one_update(seed))
-            with CSV.open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
-
-
 def of(seed: int) -> dict[str, np.ndarray]:
     """All columns of a seed."""
-    rows = [row for row in read() if row["seed"] == seed]
-    return {key: np.array([row[key] for row in rows]) for key in rows[0]}
-
-
-def fingerprint() -> str:
-    return hashlib.sha256(CSV.read_bytes()).hexdigest()
+    rows = [row for row in csv.DictReader(CSV.open()) if row["seed"] == str(seed)]
+    return {key: np.array([float(row[key]) for row in rows]) for key in rows[0]}
 
 
 def interval(found: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -183,7 +153,7 @@ def table() -> str:
     """Of each seed: the update, where surrogate and return cannot both be right, and the clip's best step."""
     head = ["seed, return", "step", "KL", "clip fraction", "true gain", "surrogate, 4,096 episodes"]
     head += ["the same, γ = 0.99", "surrogate, the rollout", "clipped, the rollout"]
-    rows = [head, ["---" for _ in head]]
+    rows = []
     for seed in SEEDS:
         found = of(seed)
         places = [
@@ -199,25 +169,15 @@ def table() -> str:
                     f"{number(found[name][i], 100)} ± {number(1.96 * found[f'{name}_error'][i], 100)}"
                 )
             rows.append(cells + [number(found[name][i], 100) for name in ("discounted", "batch", "clipped")])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown(head, rows)
 
 
-def fill(page: str) -> str:
-    """The page with the table between its markers."""
-    markers = r"(<!-- measured surrogate -->\n).*?(<!-- end -->)"
-    return re.sub(markers, lambda match: f"{match[1]}{table()}\n{match[2]}", page, flags=re.S)
-
-
-def draw_seeds(theme: dict, green: str):
+def draw(theme: dict):
     """A column for each seed: gains above, the clip fraction below, both against the KL."""
-    import plot
-
-    size = (plot.WIDTH, 3.6)
-    figure, grid = plot.plt.subplots(
-        2, len(SEEDS), figsize=size, sharex=True, sharey="row", height_ratios=[3, 1]
-    )
+    rows, shared = 2, dict(sharex=True, sharey="row", height_ratios=[3, 1])
+    figure, grid = subplots(rows, len(SEEDS), (WIDTH, 3.6), **shared)
     figure.subplots_adjust(left=0.065, right=0.985, top=0.89, bottom=0.25, wspace=0.12, hspace=0.12)
-    solid, dotted = "-", (0, (1, 1.5))
+    solid, green, dotted = "-", theme["third"], (0, (1, 1.5))
     lines = [
         ("return", "true return", theme["ink"], 2, solid),
         ("many", "surrogate, 4,096 episodes", theme["other"], 1.6, solid),
@@ -236,8 +196,8 @@ def draw_seeds(theme: dict, green: str):
             axes.plot(kl, found[name][shown], color=colour, linewidth=width, linestyle=dashes, label=label)
         below.fill_between(kl, 0, 100 * found["clip_frac"][shown], color=green, alpha=0.35, linewidth=0)
         for each, title in ((axes, f"seed {seed}"), (below, "")):
-            compare.style(each, "", theme, "y")
-            each.set_title(title, loc="left", color=theme["ink"], size=plot.SIZE + 2, weight="bold")
+            style(each, "", theme, "y")
+            each.set_title(title, loc="left", color=theme["ink"], size=SIZE + 2, weight="bold")
             each.axvline(
                 found["kl"][found["step"] == 1][0], color=theme["muted"], linewidth=1, linestyle=(0, (3, 2))
             )
@@ -245,7 +205,7 @@ def draw_seeds(theme: dict, green: str):
         below.set_xscale("log")
         below.set_xticks([1e-4, 1e-2, 1], ["0.0001", "0.01", "1"])
         below.minorticks_off()
-        below.set_xlabel("KL", color=theme["muted"], size=plot.SIZE, labelpad=1)
+        below.set_xlabel("KL", color=theme["muted"], size=SIZE, labelpad=1)
     grid[0, 0].set_yscale("symlog", linthresh=20, linscale=0.9)
     grid[0, 0].set_ylim(-900, 900)
     grid[0, 0].set_yticks([-200, -20, 0, 20, 200], ["−200", "−20", "0", "20", "200"])
@@ -253,35 +213,23 @@ def draw_seeds(theme: dict, green: str):
     grid[1, 0].set_ylim(0, 100)
     grid[1, 0].set_yticks([0, 50, 100], ["0", "50", "100"])
     for axes, name in ((grid[0, 0], "gain"), (grid[1, 0], "clipped, %")):
-        axes.set_ylabel(name, color=theme["muted"], size=plot.SIZE)
-    place = dict(
-        loc="lower left",
-        bbox_to_anchor=(0.055, 0.055),
-        ncols=5,
-        handlelength=1.6,
-        columnspacing=1.4,
-        frameon=False,
-        fontsize=plot.SIZE,
-    )
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), **place, labelcolor=theme["ink"])
+        axes.set_ylabel(name, color=theme["muted"], size=SIZE)
+    place = dict(loc="lower left", bbox_to_anchor=(0.055, 0.055), ncols=5)
+    looks = dict(handlelength=1.6, columnspacing=1.4, frameon=False, fontsize=SIZE, labelcolor=theme["ink"])
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), **place, **looks)
     words = "bands: 95 % · dashed: the update that PPO took · gains: linear up to ±20, logarithmic beyond"
-    figure.text(0.065, 0.02, words, color=theme["muted"], size=plot.SIZE)
+    figure.text(0.065, 0.02, words, color=theme["muted"], size=SIZE)
     return figure
 
 
-def draw() -> None:
-    """The picture, light and dark, and the page."""
-    import plot
-
-    for name, theme in plot.THEMES.items():
-        path, figure = plot.FOLDER / f"surrogate_{name}.png", draw_seeds(theme, compare.COLOURS[name][2])
-        figure.savefig(path, dpi=200, facecolor=theme["page"], metadata={"Fingerprint": fingerprint()})
-        plot.plt.close(figure)
-        print(path.relative_to(ROOT))
-    PAGE.write_text(fill(PAGE.read_text()))
+TABLES = {"surrogate": table}
+PICTURES = {"surrogate": (draw, [CSV])}
 
 
 if __name__ == "__main__":
-    parser = Parser(__doc__)
-    parser.add_argument("--plot", action="store_true", help="draw what is in the CSV file")
-    draw() if parser.parse_args().plot else run_all()
+    Parser(__doc__).parse_args()
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(1) as one:  # what it watches of ppo_discrete is there once
+        jobs = {(seed,): (seed,) for seed in SEEDS}
+        head = ["seed", "step", "start", *COLUMNS]
+        run_missing(CSV, head, jobs, lambda seed: measure(seed, *one_update(seed)), one)

@@ -18,9 +18,8 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core
 
 import torch  # noqa: E402
 import tyro  # noqa: E402
-from command_line import ROOT, Parser  # noqa: E402
+from common import Parser  # noqa: E402
 
-sys.path.insert(0, str(ROOT))
 from variants import ppo_tensor_envs as script  # noqa: E402
 
 EVERY, STEPS = 131_072, 1_048_576

@@ -19,15 +19,13 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 
 import run_peers
 import speed
-from command_line import ROOT, Parser
-from learning_curves import PACKAGES
+from common import PACKAGES, RESULTS, ROOT, Parser, find, markdown
 from sweep import provenance
 
-CSV = ROOT / "benchmarks/results/timings.csv"
+CSV = RESULTS / "timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
 ROUNDS = 3
 
@@ -177,42 +175,38 @@ def ratio(values: list[float], others: list[float]) -> str:
     return f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def show_speed(found: Found) -> list[str]:
-    heads = ["", "peer", "ours", "ratio", "with `--compile`", "ratio", "start-up"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def show_speed(found: Found) -> str:
+    rows = []
     for row in SPEED:
         cells = [f"{statistics.median(found[row, 'peer']):,.0f} steps/s"]
         for who in ("ours", "compiled"):
             cells.append(f"{statistics.median(found[row, who]):,.0f} steps/s")
             cells.append(ratio(found[row, who], found[row, "peer"]))
         starts = [statistics.median(found[row, f"{who}, start-up"]) for who in ("peer", "ours", "compiled")]
-        cells.append(", ".join(f"{seconds:.0f}" for seconds in starts) + " s")
-        lines.append(f"| {row} | {' | '.join(cells)} |")
-    return lines
+        rows.append([row, *cells, ", ".join(f"{seconds:.0f}" for seconds in starts) + " s"])
+    return markdown(["", "peer", "ours", "ratio", "with `--compile`", "ratio", "start-up"], rows)
 
 
-def show_update(found: Found) -> list[str]:
-    lines = ["| | ms per update, in turn | times that of TRPO |", "|---|---|---|"]
+def show_update(found: Found) -> str:
+    rows = []
     for row in UPDATES:
         times = found[row, "ms"]
         compared = ratio(times, found["TRPO", "ms"]) if row != "TRPO" else "1"
-        lines.append(f"| {row} | {', '.join(f'{time:.0f}' for time in times)} | {compared} |")
-    return lines
+        rows.append([row, ", ".join(f"{time:.0f}" for time in times), compared])
+    return markdown(["", "ms per update, in turn", "times that of TRPO"], rows)
 
 
-def show_operations(found: Found) -> list[str]:
-    heads = ["what the scripts do", "time", "what they could do", "time", "second / first"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def show_operations(found: Found) -> str:
+    rows = []
     for name, others in OPERATIONS.items():
         times = found[name, "us"]
-        here = f"{name} | {duration(times)}"
+        here = [name, duration(times)]
         for other in others:
-            cells = [here, other, duration(found[other, "us"]), ratio(found[other, "us"], times)]
-            lines.append(f"| {' | '.join(cells)} |")
-            here = " | "
+            rows.append([*here, other, duration(found[other, "us"]), ratio(found[other, "us"], times)])
+            here = ["", ""]
         if not others:
-            lines.append(f"| {here} | | | |")
-    return lines
+            rows.append([*here, "", "", ""])
+    return markdown(["what the scripts do", "time", "what they could do", "time", "second / first"], rows)
 
 
 def duration(times: list[float]) -> str:
@@ -222,49 +216,36 @@ def duration(times: list[float]) -> str:
     return f"{time:.{0 if time >= 100 else 1 if time >= 10 else 2}f} {unit}"
 
 
-def show_cost(found: Found) -> list[str]:
-    lines = ["| | seconds per iteration | peak memory (MiB) |", "|---|---|---|"]
+def show_cost(found: Found) -> str:
+    rows = []
     for row in ("PPO", "GRPO"):
         seconds = ", ".join(f"{value:.1f}" for value in found[row, "seconds"])
         memory = ", ".join(f"{value:,.0f}" for value in found[row, "MiB"])
-        lines.append(f"| {row} | {seconds} | {memory} |")
-    return lines
+        rows.append([row, seconds, memory])
+    return markdown(["", "seconds per iteration", "peak memory (MiB)"], rows)
 
 
-def show_memory(found: Found) -> list[str]:
-    sizes = (5, 20, 80)
-    lines = [
-        "| peak memory (MiB) | "
-        + " | ".join(f"{size}M, all at once | in pieces of 8" for size in sizes)
-        + " |"
-    ]
-    lines.append("|---" * (1 + 2 * len(sizes)) + "|")
+def show_memory(found: Found) -> str:
+    rows, sizes = [], (5, 20, 80)
     for row in MEMORY:
         values = [found[row, f"{size} {pieces}"][0] for size in sizes for pieces in (0, 8)]
-        lines.append(f"| {row} | " + " | ".join(f"{value:,.0f}" for value in values) + " |")
-    return lines
+        rows.append([row, *(f"{value:,.0f}" for value in values)])
+    heads = [head for size in sizes for head in (f"{size}M, all at once", "in pieces of 8")]
+    return markdown(["peak memory (MiB)", *heads], rows)
 
 
-def show_trl(found: Found) -> list[str]:
-    seeds = " | ".join(f"seed {seed}" for seed in range(1, ROUNDS + 1))
-    lines = [f"| | | {seeds} | mean |", "|---" * (3 + ROUNDS) + "|"]
+def show_trl(found: Found) -> str:
+    rows = []
     for quantity, digits in (("right answers", 3), ("completions per second", 0)):
         for row in ("variants/grpo.py", "TRL"):
             values = found[row, quantity]
             cells = [f"{value:.{digits}f}" for value in [*values, statistics.mean(values)]]
-            lines.append(f"| {row} | {quantity} | {' | '.join(cells)} |")
-    return lines
+            rows.append([row, quantity, *cells])
+    return markdown(["", "", *(f"seed {seed}" for seed in range(1, ROUNDS + 1)), "mean"], rows)
 
 
-def show_tensors(found: Found) -> list[str]:
-    heads = [
-        "one core, CPU time",
-        "steps per second",
-        "start-up",
-        "steps until solved",
-        "seconds until solved",
-    ]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def show_tensors(found: Found) -> str:
+    rows = []
     for row in TENSORS:
         speeds, starts, solved = (found[row, quantity] for quantity in ("speed", "startup", "solved"))
         seconds = [start + steps / speed for speed, start, steps in zip(speeds, starts, solved, strict=True)]
@@ -272,26 +253,25 @@ def show_tensors(found: Found) -> list[str]:
         cells.append(f"{statistics.median(starts):.0f} s")
         cells.append(", ".join(f"{steps / 1000:,.0f}k" for steps in solved))
         cells.append(", ".join(f"{second:.0f}" for second in seconds))
-        lines.append(f"| {row} | {' | '.join(cells).replace('nank', 'not').replace('nan', 'not')} |")
-    return lines
+        rows.append([row, *(cell.replace("nank", "not").replace("nan", "not") for cell in cells)])
+    heads = ["steps per second", "start-up", "steps until solved", "seconds until solved"]
+    return markdown(["one core, CPU time", *heads], rows)
 
 
-def show_peers(found: Found) -> list[str]:
-    heads = [""]
-    for args in run_peers.RUNS.values():
-        heads += [args.env_id, "ours / it", "ours with `--compile` / it"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def show_peers(found: Found) -> str:
+    rows, envs = [], [args.env_id for args in run_peers.RUNS.values()]
     for row in PEERS:
         cells = [row]
         for script in run_peers.RUNS:
             cells.append(f"{statistics.median(found[row, script]):,.0f} steps/s")
             for who in ("ours", "ours, `--compile`"):
                 cells.append("" if row.startswith("ours") else ratio(found[who, script], found[row, script]))
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(cells)
+    heads = [head for env in envs for head in (env, "ours / it", "ours with `--compile` / it")]
+    return markdown(["", *heads], rows)
 
 
-TABLES = {
+MEASURED = {
     "tensors": (measure_tensors, show_tensors),
     "speed": (measure_speed, show_speed),
     "peers": (measure_peers, show_peers),
@@ -324,25 +304,28 @@ def read_rounds(table: str) -> Found:
 
 def show(table: str) -> str:
     """The table as Markdown, and below it what it was measured on."""
-    return "\n".join([*TABLES[table][1](read_rounds(table)), "", f"Measured at {read()[0][table]}."])
+    rows = find(MEASURED, table, "table of timings")[1](read_rounds(table))
+    return f"{rows}\n\nMeasured at {read()[0][table]}."
+
+
+TABLES = {"timings": show}
 
 
 def machine(table: str) -> str:
     """Commit, versions and hardware."""
     packages = {
-        "operations": PACKAGES,
         "cost": ["torch", "transformers"],
         "memory": ["torch", "transformers"],
         "trl": ["torch", "transformers", "trl"],
     }
-    return provenance(packages.get(table, [*PACKAGES, "stable-baselines3", "sb3-contrib"]))
+    return provenance(packages.get(table, PACKAGES))
 
 
 def measure(table: str, how: str) -> None:
     """Measure a table anew; killed at any moment, this leaves the old file or the new one, whole."""
     new = []
     for number in range(1, ROUNDS + 1):
-        for row, quantity, value in TABLES[table][0](number):
+        for row, quantity, value in MEASURED[table][0](number):
             new.append([table, row, quantity, str(number), f"{value:.6g}"])
             print(*new[-1], sep=", ", flush=True)
     old, rows = read()
@@ -358,18 +341,14 @@ def measure(table: str, how: str) -> None:
 def main() -> None:
     """Read the command line, and measure what it says."""
     parser = Parser(__doc__)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; default: all")
-    tables = parser.parse_args().tables or list(TABLES)
-    if unknown := set(tables) - set(TABLES):
-        parser.error(f"there is no table {', '.join(sorted(unknown))}")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(MEASURED)}; default: all")
+    tables = parser.parse_args().tables or list(MEASURED)
+    for table in tables:
+        find(MEASURED, table, "table")
     if "peers" in tables:
         run_peers.find_cleanrl("ppo_discrete")
-    try:
-        chosen = {table: machine(table) for table in tables}
-    except PackageNotFoundError as error:
-        parser.error(f"{error.name} is not installed")
-    for table, how in chosen.items():
-        measure(table, how)
+    for table in tables:
+        measure(table, machine(table))
 
 
 if __name__ == "__main__":

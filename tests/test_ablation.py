@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT
-from PIL import Image
 
 sys.path.append(str(ROOT / "benchmarks"))
 import ablation  # noqa: E402
@@ -55,13 +54,9 @@ def test_flags_of_each_change_are_others(env, tmp_path, monkeypatch):
             assert module.tyro.cli(module.Args, args=words) != base, name
 
 
-def test_the_page_says_what_was_measured():
-    page = ablation.PAGE.read_text()
-    assert ablation.fill(page) == page and ablation.NOTES.read_text() == ablation.notes()
-    assert page.count("| nothing changed |") >= 3
-    for theme in ("light", "dark"):
-        path = ROOT / f"docs/pictures/ablation_{theme}.png"
-        assert Image.open(path).text["Fingerprint"] == ablation.fingerprint()
+def test_the_page_and_the_notes_say_what_was_measured():
+    assert ablation.NOTES.read_text() == ablation.notes(), "python benchmarks/results.py"
+    assert (ROOT / "docs/tuning.md").read_text().count("| nothing changed |") >= 3
 
 
 def test_a_table_by_hand(monkeypatch):
@@ -69,7 +64,9 @@ def test_a_table_by_hand(monkeypatch):
     monkeypatch.setitem(ablation.TABLE, "envs", {"X": {"seeds": "1-2"}})
     rows = [("nothing", 1, 1.0), ("nothing", 2, 3.0), ("clip", 1, 2.0), ("clip", 2, 4.0)]
     rows = [dict(env="X", change=c, seed=str(s), whole=str(x), evaluation=str(x)) for c, s, x in rows]
-    lines = ablation.table(rows, "X", "D08")
+    monkeypatch.setattr(ablation, "read", lambda: rows)
+    lines = ablation.table("X", "D08").splitlines()
     assert lines[2].startswith("| D08 | no clip | 3.00 [") and "| 0.75 [" in lines[2]
-    assert lines[3].startswith("|  | nothing changed | 2.00 [") and len(lines) == 4
-    assert ablation.table(rows[1:], "X", "D08") == lines[:2]
+    assert lines[3].startswith("| | nothing changed | 2.00 [") and len(lines) == 4
+    monkeypatch.setattr(ablation, "read", lambda: rows[1:])
+    assert ablation.table("X", "D08").splitlines() == lines[:2]

@@ -5,11 +5,10 @@ import re
 from types import SimpleNamespace
 
 import numpy as np
-import plot
 import pytest
 import surrogate
 import torch
-from PIL import Image
+from conftest import ROOT
 from torch.autograd.functional import hessian, jacobian
 from torch.distributions import Categorical, Independent
 
@@ -17,7 +16,7 @@ import ppo_discrete
 import reinforce_baseline
 from variants import trpo
 
-PAGE = surrogate.PAGE.read_text()
+PAGE = (ROOT / "docs/derivations.md").read_text()
 STATES, ACTIONS = 3, 3
 
 
@@ -411,13 +410,6 @@ def test_page_and_tests_name_each_other():
     assert named == tests[: tests.index("test_page_and_tests_name_each_other")]
 
 
-def test_picture_and_table_are_what_the_csv_file_says():
-    assert surrogate.fill(PAGE) == PAGE, "python benchmarks/surrogate.py --plot"
-    for theme in plot.THEMES:
-        path = plot.FOLDER / f"surrogate_{theme}.png"
-        assert Image.open(path).text["Fingerprint"] == surrogate.fingerprint()
-
-
 def test_what_is_measured(monkeypatch):
     """Along the first update: nothing is gained at 0, and a short step gains in proportion to its length."""
     torch.set_default_dtype(torch.float32)
@@ -452,7 +444,7 @@ def test_episodes_are_played_to_their_end_and_no_further(monkeypatch):
 
 
 def test_lines_are_those_of_the_scripts():
-    sources = [(surrogate.ROOT / name).read_text() for name in
+    sources = [(ROOT / name).read_text() for name in
                ("reinforce_baseline.py", "ppo_discrete.py", "variants/trpo.py")]  # fmt: skip
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     assert len(blocks) == 8

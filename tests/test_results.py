@@ -9,13 +9,17 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import clipped_actions
+import common
 import compare
 import gymnasium as gym
 import language
@@ -52,11 +56,6 @@ MISTAKEN = """
 script = "nothing.py"
 env = "A-v0"
 seeds = "1"
-[runs.gone]
-script = "ppo_discrete.py"
-without = "D99"
-env = "A-v0"
-seeds = "1"
 [runs.misfit]
 script = "ppo_discrete.py"
 patch = "advantages_anew"
@@ -70,54 +69,84 @@ seeds = "1"
 
 
 def test_pages_are_what_the_csv_files_say():
-    for page, text in results.pages().items():
-        assert text == page.read_text(), f"{page.name} is not up to date: python benchmarks/results.py"
+    for page in results.ROOT.glob("docs/*.md"):
+        text = page.read_text()
+        assert results.fill(text) == text, f"{page.name} is not up to date: python benchmarks/results.py"
+        assert text.count("<!-- begin ") == text.count("<!-- end "), page.name
+    used = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
+    for kind in results.TABLES:
+        assert f"<!-- begin {kind} " in used, kind
 
 
-def test_a_number_without_its_csv_file_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    data = {"cartpole": compare.read_csv(learning_curves.csv_path("cartpole"))}
+def test_a_number_without_its_csv_file_is_found():
     shown = {
         "summary cartpole": "| [CartPole-v1](",
         "commands cartpole": "```bash\n# CartPole-v1\npython ppo_discrete.py --env-id CartPole-v1\n```",
+        "learned sorting": "| after the warm start | ",
     }
     for marker, row in shown.items():
         text = f"By hand.\n<!-- begin {marker} -->\n| 501.0 |\n<!-- end {marker} -->\n"
-        filled = results.fill(page, text, TABLE, data)
+        filled = results.fill(text)
         assert filled.startswith(f"By hand.\n<!-- begin {marker} -->\n") and row in filled
         assert "501.0" not in filled
-        assert results.fill(page, filled, TABLE, data) == filled
+        assert results.fill(filled) == filled
+    with pytest.raises(SystemExit):
+        results.fill("<!-- begin sumary cartpole -->\n<!-- end sumary cartpole -->")
 
 
-@pytest.mark.parametrize("name", TABLE["pictures"])
+@pytest.mark.parametrize("name", [*TABLE["pictures"], *plot.PICTURES])
 def test_pictures_show_what_the_csv_files_say(name):
-    shown = plot.panels(TABLE["pictures"][name], TABLE)
-    for theme in plot.THEMES:
+    _, shown, _ = plot.find_picture(name)
+    for theme in common.THEMES:
+        same = common.fingerprint(*shown)
         path = plot.FOLDER / f"{name}_{theme}.png"
-        assert path.exists() == bool(shown)
-        if shown:
-            same = plot.fingerprint(TABLE["pictures"][name], shown)
-            assert Image.open(path).text["Fingerprint"] == same, "python benchmarks/plot.py"
+        assert Image.open(path).text["Fingerprint"] == same, f"python benchmarks/plot.py {name}"
 
 
-def test_what_language_models_learn_and_what_breaks_is_what_the_csv_files_say():
-    page = language.PAGE.read_text()
-    assert language.fill(page) == page, "python benchmarks/language.py --plot"
-    assert all(f"<!-- measured {name} -->" in page for name in ("broken", "critic", *language.LEARNING))
-    assert len({tuple(row[:3]) for row in language.read()}) == 2 * 3 * 3
-    cells = (row.split("|")[-2] for row in language.learned("sorting")[2:])
+def test_every_picture_can_be_drawn():
+    """And is not empty: pictures are drawn too rarely to notice that one cannot be."""
+    theme = common.THEMES["light"]
+    for name in [*TABLE["pictures"], *plot.PICTURES]:
+        figure = plot.find_picture(name)[0](theme)
+        for axes in figure.axes:
+            assert axes.lines or not axes.get_visible(), name
+
+
+def test_what_language_models_learn_is_what_the_csv_files_say():
+    assert len({tuple(row[:3]) for row in common.read_rows(language.CSV)}) == 2 * 3 * 3
+    cells = (row.split("|")[-2] for row in language.learned("sorting").splitlines()[2:])
     start, ppo, _, _, _, grpo, *_ = (f"{float(mean):.2f}" for mean in cells)
     readme = (results.ROOT / "README.md").read_text()
     assert f"from {start} to {ppo} of prompts right (GRPO: {grpo})" in readme
-    for theme in plot.THEMES:
-        text = Image.open(plot.FOLDER / f"language_{theme}.png").text
-        assert text["Fingerprint"] == language.fingerprint(language.read())
+
+
+def test_a_job_is_done_once(tmp_path):
+    """Its rows are there as soon as it is done, whatever becomes of others."""
+    path, done, broken = tmp_path / "rows.csv", [], {2}
+
+    def work(name, seed):
+        if seed in broken:
+            raise ValueError
+        done.append((name, seed))
+        return [[name, seed, k] for k in range(2)]
+
+    jobs = {("a", seed): ("a", seed) for seed in (1, 2, 3)}
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError) if broken else nullcontext():
+            common.run_missing(path, ["name", "seed", "k"], jobs, work, pool)
+        broken = set()
+    assert sorted(done) == [("a", 1), ("a", 2), ("a", 3)]
+    assert sorted(common.read_rows(path)) == [["a", str(s), str(k)] for s in (1, 2, 3) for k in (0, 1)]
+
+
+def test_a_table_in_markdown():
+    assert common.markdown(["", "x"], [["a", "1"], ["b", ""]]) == "| | x |\n|---|---|\n| a | 1 |\n| b | |"
 
 
 def test_timings_are_of_all_rounds_and_on_a_page():
     """That the pages show these values is checked with those of the runs, above; others' are these."""
-    pages = "".join(page.read_text() for page in results.PAGES)
-    for table in timings.TABLES:
+    pages = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
+    for table in timings.MEASURED:
         assert f"<!-- begin timings {table} -->" in pages
         found = timings.read_rounds(table)
         assert found and {len(rounds) for rounds in found.values()} == {
@@ -150,7 +179,7 @@ def test_a_table_measured_anew_leaves_the_others(monkeypatch, tmp_path):
         yield "A", "s", number / speed
 
     monkeypatch.setattr(timings, "CSV", tmp_path / "timings.csv")
-    monkeypatch.setattr(timings, "TABLES", dict.fromkeys(("one", "other"), (measure, None)))
+    monkeypatch.setattr(timings, "MEASURED", dict.fromkeys(("one", "other"), (measure, None)))
     stop, speed = False, 1
     timings.measure("one", "X")
     timings.measure("other", "X")
@@ -166,27 +195,35 @@ def test_a_table_measured_anew_leaves_the_others(monkeypatch, tmp_path):
     assert timings.read_rounds("other") == {("A", "s"): [1, 2, 3]}
 
 
-def test_a_changed_number_changes_the_fingerprint():
+def test_a_changed_number_changes_the_fingerprint(monkeypatch, tmp_path):
     """Of a run, or of another that is drawn with it; so does a changed word below the panels."""
-    picture = TABLE["pictures"]["peers"]
-    shown = plot.panels(picture, TABLE)
-    for numbers in (shown[0]["finals"], shown[0]["others"][0]["mean"]):
-        before = plot.fingerprint(picture, shown)
-        numbers[0] -= 1
-        assert plot.fingerprint(picture, shown) != before
-    assert plot.fingerprint(picture | {"note": "orange"}, shown) != plot.fingerprint(picture, shown)
+    picture = plot.TABLE["pictures"]["peers"]
+    for name in ("cartpole", "sb3_cartpole"):
+        shutil.copy(learning_curves.csv_path(name), tmp_path / f"{name}.csv")
+    monkeypatch.setitem(plot.TABLE["pictures"], "two", picture | {"curves": [["cartpole", "sb3_cartpole"]]})
+    monkeypatch.setattr(plot, "csv_path", lambda name: tmp_path / f"{name}.csv")
+    prints = [common.fingerprint(*plot.find_picture("two")[1])]
+    for name in ("cartpole", "sb3_cartpole"):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(path.read_text().replace("1,2048,", "1,2049,"))
+        prints.append(common.fingerprint(*plot.find_picture("two")[1]))
+    plot.TABLE["pictures"]["two"]["note"] = "other"
+    prints.append(common.fingerprint(*plot.find_picture("two")[1]))
+    assert len(set(prints)) == 4
 
 
-def test_finals_are_shown_of_the_runs_that_are_there():
+def test_finals_are_shown_of_the_runs_that_are_there(monkeypatch):
     """With the labels of these; curves need all of their runs. No title speaks of the evaluation."""
-    table = {"runs": TABLE["runs"] | {"nothing": TABLE["runs"]["hopper"]}}
+    monkeypatch.setitem(plot.TABLE["runs"], "nothing", plot.TABLE["runs"]["hopper"])
     names = ["nothing", "hopper_greedy", "halfcheetah"]
     picture = {"labels": ["a", "b", "c"], "finals": [names, ["nothing"] * 3]}
-    [shown] = plot.panels(picture, table)
-    assert shown["labels"] == ["b", "c"]
-    assert [run["title"] for run in (shown, *shown["others"])] == ["Hopper-v5", "HalfCheetah-v5"]
-    assert plot.panels({"labels": ["a", "b"], "curves": [["nothing", "hopper"]]}, table) == []
-    assert plot.panels({"curves": ["halfcheetah_greedy"]}, table)[0]["title"] == "HalfCheetah-v5, std 0.37"
+    [shown] = plot.panels(picture)
+    assert [name for name, *_ in shown] == ["hopper_greedy", "halfcheetah"]
+    figure = plot.draw_runs(picture, common.THEMES["light"])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["b", "c"]
+    assert plot.panels({"labels": ["a", "b"], "curves": [["nothing", "hopper"]]}) == []
+    figure = plot.draw_runs({"curves": ["halfcheetah_greedy"]}, common.THEMES["light"])
+    assert figure.axes[0].texts[0].get_text() == "HalfCheetah-v5, std 0.37"
 
 
 def test_bootstrap_is_the_distribution_of_resampled_means():
@@ -220,18 +257,20 @@ def test_numbers_as_they_are_printed():
 def test_deviations_are_those_of_the_entropy(monkeypatch, tmp_path):
     """Of a policy whose deviations are known: 1 and 0.25 in two seeds, 0.5 in their geometric mean."""
     monkeypatch.setattr(results, "CLIPPED", tmp_path / "clipped.csv")
-    table = {"runs": {"a": {"env": "HalfCheetah-v5"}, "old": {"env": "Ant-v5"}}}
+    monkeypatch.setattr(results, "csv_path", lambda name: tmp_path / f"{name}.csv")
+    runs = {"a": {"env": "HalfCheetah-v5"}, "old": {"env": "Ant-v5"}}
+    monkeypatch.setitem(results.TABLE, "runs", runs)
     rows = {}
     for seed, deviation in ((1, 1.0), (2, 0.25)):
         entropy = Normal(torch.zeros(6), deviation).entropy().sum().item()
         rows[seed] = [[str(seed), "5", "0", "", str(entropy)], [str(seed), "10", "0", "0", str(entropy - 6)]]
-    old = compare.Results("", {}, {1: [["1", "5", "0", "0", ""]]})
-    data = {"a": compare.Results("", {}, rows), "old": old}
-    *head, row = results.deviations(["a", "old"], table, data).splitlines()
+    compare.write_csv(tmp_path / "a.csv", compare.Results("", {}, rows))
+    compare.write_csv(tmp_path / "old.csv", compare.Results("", {}, {1: [["1", "5", "0", "0", ""]]}))
+    *head, row = results.deviations("a", "old").splitlines()
     assert len(head) == 2  # an older run has no row
     assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 | – | – |"
     results.CLIPPED.write_text("run,seed,sampled,mean\nold,1,0.9,0.9\na,1,0.3,0.1\na,2,0.2,0.14\n")
-    assert results.deviations(["a"], table, data).endswith(" 0.18 | 0.18 | 25 % | 12 % |")
+    assert results.deviations("a").endswith(" 0.18 | 0.18 | 25 % | 12 % |")
 
 
 def test_actions_that_are_cut_off_are_counted(tmp_path):
@@ -252,11 +291,6 @@ def test_actions_that_are_cut_off_are_counted(tmp_path):
     assert sampled == pytest.approx((inside + 2 * 2 * (1 - inside)) / 3, abs=0.02)
     with pytest.raises(SystemExit):
         clipped_actions.measure("nothing", tmp_path)
-
-
-def test_one_seed_is_not_called_seeds():
-    assert plot.seeds({"script": "ppo_atari.py", "finals": [1]}) == "ppo_atari, 1 seed"
-    assert plot.seeds({"script": "ppo_atari.py", "finals": [1, 2]}) == "ppo_atari, 2 seeds"
 
 
 def test_labels_do_not_touch():
@@ -295,12 +329,9 @@ def test_no_seed_is_for_search_and_for_report():
     "flags, mistake",
     [
         (["tinny"], "run tinny is not known; tiny?"),
-        (["tiny", "--seeds", "3-1"], "seeds 3-1 are not like 1-10"),
-        (["tiny", "--workers", "0"], "--workers 0 is not at least 1"),
-        (["--table", "nowhere.toml"], "nowhere.toml"),
+        (["tiny", "--workers", "0"], "--workers: 0 is not at least 1"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["other"], "there is no nothing.py"),
-        (["gone"], "has 0 lines with the tag [D99]"),
         (["misfit"], "advantages_anew.patch does not fit ppo_discrete.py: error: "),
         (["done"], "made with other.py, not ppo_discrete.py"),
     ],
@@ -363,32 +394,28 @@ def test_advantages_anew(tmp_path):
         assert np.allclose(*logs, rtol=1e-5, atol=1e-7) == alike, (epochs, learning_rate)
 
 
-@pytest.mark.parametrize(
-    "entry, mistake",
-    [
-        ('script = "a.py"\nenv = "A-v0"', "run new lacks seeds"),
-        ('script = "a.py"\nenv = "A-v0"\nseeds = "1"\nflag = ""', "key flag is not known; flags?"),
-        ('script = "sb3"\nenv = "A-v0"\nseeds = "1"', "takes like"),
-        ("script = ", "Invalid value"),
-        (
-            'script = "a.py"\nenv = "A-v0"\nseeds = "1"\n[pictures.new]\nalt = ""\ncurves = [["new", "new"]]',
-            "several runs in a panel take labels",
-        ),
-        (
-            'script = "a.py"\nenv = "A-v0"\nseeds = "1"\n[pictures.new]\nalt = ""\n'
-            'curves = [["new", "new", "new"]]\nlabels = ["a", "b", "c"]',
-            "curves have two colours, not 3",
-        ),
-    ],
-)
-def test_mistakes_in_the_table_are_told_in_one_line(tmp_path, capsys, entry, mistake):
-    path = tmp_path / "runs.toml"
-    path.write_text(f"[runs.new]\n{entry}\n")
-    with pytest.raises(SystemExit) as error:
-        learning_curves.read_table(path)
-    assert error.value.code == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert mistake in line
+KEYS = {
+    "runs": {"script", "patch", "env", "seeds", "flags", "eval_episodes", "title", "note", "published"},
+    "published": {"label", "value", "spread", "seeds", "statistic", "env", "steps", "source"},
+    "pictures": {"curves", "finals", "columns", "labels", "note", "alt"},
+}
+
+
+@pytest.mark.parametrize("path", [learning_curves.TABLE, limits.TABLE], ids=["runs", "limits"])
+def test_the_table_has_nothing_that_is_not_understood(path):
+    """And what it names is there; in a panel of curves are at most two runs, with a label each."""
+    table = learning_curves.read_table(path)
+    for run in table["runs"].values():
+        assert {"script", "env", "seeds"} <= run.keys() <= KEYS["runs"]
+        for published in run.get("published", []):
+            assert KEYS["published"] - {"steps", "spread"} <= published.keys() <= KEYS["published"]
+    for picture in table.get("pictures", {}).values():
+        assert {"alt"} < picture.keys() <= KEYS["pictures"] and ("curves" in picture) != ("finals" in picture)
+        for panel in picture.get("curves", picture.get("finals")):
+            names = [panel] if isinstance(panel, str) else panel
+            assert set(names) <= table["runs"].keys()
+            assert len(names) == len(picture.get("labels", "1"))
+            assert len(names) <= 2 or "finals" in picture
 
 
 def test_a_killed_benchmark_goes_on(tmp_path):
@@ -426,7 +453,7 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     run = learning_curves.read_table(tmp_path / "runs.toml")["runs"]["tiny"]
     assert shlex.split(got.command) == learning_curves.command(run)  # as one can paste it
     assert got.made == {3: json.loads((folder / "sweep.json").read_text())["made"]}
-    assert "seeds 3 are there" in start().communicate()[0]  # and nothing is done twice
+    assert start().communicate()[0] == ""  # nothing is done twice
 
 
 def test_the_whole_table_can_be_asked_for(monkeypatch, tmp_path):
@@ -434,7 +461,7 @@ def test_the_whole_table_can_be_asked_for(monkeypatch, tmp_path):
     table = learning_curves.read_table(learning_curves.TABLE)
     names = [name for name, run in table["runs"].items() if "patch" not in run]  # which would be applied
     monkeypatch.chdir(results.ROOT)
-    learning_curves.plan(table, names, [], learning_curves.TABLE, tmp_path)
+    learning_curves.plan(table, names, learning_curves.TABLE, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -466,8 +493,8 @@ def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
     assert scores["clip"]["A-v0"] == pytest.approx([0.4, 0.6])
     assert scores["clip"]["B-v0"] == pytest.approx([1.2, 0.8])
     assert scores["nothing"]["B-v0"] == pytest.approx([0.2, -0.2])
-    assert limits.table(found)[0] == "| | score | A | B |"
-    assert limits.table(found)[2:] == [
+    assert limits.table(found).splitlines()[0] == "| | score | A | B |"
+    assert limits.table(found).splitlines()[2:] == [
         "| seeds | | 2 | 2 |",
         "| clip | **0.75** | 70.0 ± 14.1 | −5.00 ± 1.41 |",
         "| nothing | **0.50** | 120.0 ± 14.1 | −10.0 ± 1.4 |",
@@ -492,7 +519,7 @@ def test_ways_are_compared_by_the_seeds_that_all_have(tmp_path):
         "b": {"A-v0": [6], "B-v0": [3, 6]},
         "c": {"A-v0": [2], "B-v0": [0, 0]},
     }
-    assert limits.table(limits.read_finals(path))[2:] == [
+    assert limits.table(limits.read_finals(path)).splitlines()[2:] == [
         "| seeds | | 1 | 2 |",
         "| a | **0.42** | 4.00 | 1.50 ± 0.71 |",  # the mean of 1/2 and 1/3
         "| b | **1.00** | 6.00 | 4.50 ± 2.12 |",
@@ -532,9 +559,10 @@ def test_what_is_complete_needs_no_command(tmp_path):
     """Results from before files said how they were made are no obstacle, unless a seed is to be added."""
     compare.write_csv(tmp_path / "results/done.csv", compare.Results("", {}, {1: [["1", "2", "3", "4"]]}))
     table = {"runs": {"done": {"script": "ppo_discrete.py", "env": "A-v0", "seeds": "1"}}}
-    assert learning_curves.plan(table, ["done"], [], tmp_path / "runs.toml", tmp_path) == {}
+    assert learning_curves.plan(table, ["done"], tmp_path / "runs.toml", tmp_path) == {}
+    table["runs"]["done"]["seeds"] = "1-2"
     with pytest.raises(SystemExit):
-        learning_curves.plan(table, ["done"], [1, 2], tmp_path / "runs.toml", tmp_path)
+        learning_curves.plan(table, ["done"], tmp_path / "runs.toml", tmp_path)
 
 
 def test_a_table_of_envs_has_each_run_in_each():
@@ -542,7 +570,6 @@ def test_a_table_of_envs_has_each_run_in_each():
     assert len(runs) == 6 * 7
     assert runs["limit_clip_hopper"]["env"] == "Hopper-v5"
     assert not set(runs) & set(TABLE["runs"])  # their CSV files are in one folder
-    assert limits.PAGE.read_text() == limits.page(), "python benchmarks/limits.py"
 
 
 def test_rescaled_observations_have_a_variance_of_one():
@@ -600,4 +627,4 @@ def test_programs_use_of_each_other_what_is_there():
                 other, count = texts[known[node.value.id]], count + 1
                 defined = rf"^(def|class|import|from)\b.*\b{node.attr}\b|^[\w, ]*\b{node.attr}\b.* = "
                 assert re.search(defined, other, re.M), (stem, node.lineno, node.attr)
-    assert count > 100
+    assert count > 70

@@ -177,7 +177,7 @@ def test_settings_from_a_file_and_from_the_command_line(place):
         ("mine.py --grid ratee=1", "mine.py has no flag ratee"),
         ("mine.py --grid rate", "grid rate is not like"),
         ("mine.py --grid rate=1,1", "two runs would be runs/sweep/mine__rate=1__seed=1"),
-        ("mine.py --workers 0", "--workers 0 is not at least 1"),
+        ("mine.py --workers 0", "--workers: 0 is not at least 1"),
         ("mine.py --nonsense", "unrecognized arguments: --nonsense"),
         ("gone.toml", "gone.toml"),
         ("a.toml", "grids = {} is not understood"),

@@ -222,6 +222,13 @@ def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = l
     return failed
 
 
+def positive(text: str) -> int:
+    """The number of workers, say."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
+
+
 class Parser(argparse.ArgumentParser):
     """Its help is the program's docstring, and a mistake costs one line."""
 
@@ -267,7 +274,7 @@ def main() -> None:
     parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
     parser.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=A,B")
     parser.add_argument("--out", help="where the folders of the runs go; default: runs/sweep")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="runs at a time")
+    parser.add_argument("--workers", type=positive, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--print", action="store_true", help="write commands, run nothing")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="do the one run that --print has set up")
     args, flags = parser.parse()
@@ -276,8 +283,6 @@ def main() -> None:
         if not (args.run / "sweep.json").exists():
             refuse(f"{args.run} holds no run of a sweep")
         return run(args.run.resolve())
-    if args.workers < 1:
-        refuse(f"--workers {args.workers} is not at least 1")
     settings = read_settings(args, flags)
     if not settings["scripts"]:
         refuse("no script is given")

@@ -1,0 +1,77 @@
+"""What the programs in this folder share with each other, and with those in tools/."""
+
+import csv
+import difflib
+import hashlib
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, as_completed
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "tools"), str(ROOT)]
+import compare  # noqa: E402
+import sweep  # noqa: E402, F401
+from sweep import Parser, refuse  # noqa: E402, F401
+
+RESULTS = ROOT / "benchmarks/results"
+PACKAGES = ["torch", "gymnasium", "numpy", "ale-py", "mujoco", "stable-baselines3", "sb3-contrib"]
+WIDTH = 8.5  # of a picture: inches, of 100 pixels on the page
+SIZE = compare.SIZE
+THEMES = {
+    "light": compare.THEMES["light"] | {"ours": "#0969da", "other": "#bc4c00", "third": "#1a7f37"},
+    "dark": compare.THEMES["dark"] | {"ours": "#58a6ff", "other": "#f0883e", "third": "#3fb950"},
+}
+
+
+def find(known: dict, name: str, what: str):
+    """known[name], or a line that says which names are close."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        refuse(f"{what} {name} is not known; {close[0] if close else ', '.join(known)}?")
+    return known[name]
+
+
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table."""
+    first, *others = ("|".join(["", *(f" {x} " if x else " " for x in row), ""]) for row in (heads, *rows))
+    return "\n".join([first, "|---" * (first.count("|") - 1) + "|", *others])
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    """The rows of a CSV file, without its head; none if it is not there."""
+    return list(csv.reader(path.open()))[1:] if path.exists() else []
+
+
+def run_missing(path: Path, head: list[str], jobs: dict, work: Callable, pool: Executor) -> None:
+    """Do the jobs that have no rows in the CSV file, and write their rows as soon as they are there.
+
+    jobs is {how the rows begin: arguments of work}; work gives all rows of a job. What one of them raises is
+    raised when the others have ended.
+    """
+    there = read_rows(path)
+    if not path.exists():
+        path.write_text(",".join(head) + "\n")
+    todo = [job for job in jobs if list(map(str, job)) not in (row[: len(job)] for row in there)]
+    running = [pool.submit(work, *jobs[job]) for job in todo]
+    for future in as_completed(running):
+        if not future.exception():
+            with path.open("a", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(future.result())
+            print(*future.result()[-1], flush=True)
+    for future in running:
+        future.result()
+
+
+def subplots(rows: int, columns: int, size: tuple[float, float], layout: str | None = None, **settings):
+    """A figure of so many inches, and its axes: without pyplot, which keeps figures and may want a screen."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout=layout)
+    return figure, figure.subplots(rows, columns, **settings)
+
+
+def fingerprint(*shown) -> str:
+    """A hash of what a picture shows: the bytes of CSV files, and else what is printed of it."""
+    parts = [x.read_bytes() if isinstance(x, Path) else repr(x).encode() for x in shown]
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
