@@ -133,21 +133,23 @@ CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of cha
 def draw(theme: dict):
     """A panel for each env: returns over all of training with each detail changed; below, both curves."""
     rows = read()
-    envs = [env for env in TABLE["envs"] if complete(rows, env)]
-    first = envs[0]  # whose order holds for all
-    details = [x for x in complete(rows, first) if re.fullmatch(r"[DE]\d+", change_in(x, first)["tag"])]
-    details.sort(key=lambda name: of(rows, first, name, "whole").mean())
+    done = {env: complete(rows, env) for env in TABLE["envs"] if complete(rows, env)}
+    details = {}  # name: what it is, in the order of the first env that has it
+    for env, names in done.items():
+        for name in sorted(names, key=lambda name: of(rows, env, name, "whole").mean()):  # noqa: B023
+            if re.fullmatch(r"[DE]\d+", change_in(name, env)["tag"]):
+                details.setdefault(name, change_in(name, env)["what"])
     size = (WIDTH, 0.24 * len(details) + 3.4)
-    figure, grid = subplots(2, len(envs), size, squeeze=False, height_ratios=[2.2, 1])
+    figure, grid = subplots(2, len(done), size, squeeze=False, height_ratios=[2.2, 1])
     figure.subplots_adjust(left=0.36, right=0.98, top=0.94, bottom=0.07, hspace=0.34, wspace=0.12)
-    for env, (above, below) in zip(envs, grid.T, strict=True):
-        base = of(rows, env, "nothing", "whole")
+    for env, (above, below) in zip(done, grid.T, strict=True):
+        base, script = of(rows, env, "nothing", "whole"), TABLE["envs"][env]["script"]
         style(above, env, theme, "x")
         low, high = bootstrap(base)
         above.axvspan(low, high, color=theme["muted"], alpha=0.2, linewidth=0)
         for y, name in enumerate(details):
             values = of(rows, env, name, "whole")
-            if name not in complete(rows, env):
+            if name not in done[env]:
                 continue
             low, high = bootstrap(values)
             worse = improvement(values, base)[2] < 0.5
@@ -155,14 +157,14 @@ def draw(theme: dict):
             above.plot([low, high], [y, y], color=colour, linewidth=1.6)
             above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
             above.plot(values.mean(), y, "o", color=colour, markersize=4.5)
-        what = [change_in(name, env)["what"] for name in details] if env == first else []
-        above.set_yticks(range(len(details)), what or [""] * len(details))
+        words = details.values() if above is grid[0, 0] else [""] * len(details)
+        above.set_yticks(range(len(details)), words)
         above.set_ylim(-0.6, len(details) - 0.4)
         style(below, "", theme, "y")
         for tag, colour in zip(CURVES, (theme["ours"], theme["other"]), strict=True):
             points = {1.0: base}  # in units of the default
-            default = {"clip_coef": 0.2, "update_epochs": 4}[tag]
-            for name in complete(rows, env):
+            default = {"clip_coef": 0.2, "update_epochs": 4 if "discrete" in script else 10}[tag]
+            for name in done[env]:
                 change = change_in(name, env)
                 if change["tag"] == tag:
                     points[float(change["what"]) / default] = of(rows, env, name, "whole")
@@ -179,7 +181,7 @@ def draw(theme: dict):
         below.set_xscale("log")
         below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "default", "2½", "5 ×"])
         below.minorticks_off()
-    words = "point: mean of ten seeds, each a stroke; line: its 95 % interval; grey: nothing changed"
+    words = "point: mean of the seeds, each a stroke; line: its 95 % interval; grey: nothing changed"
     figure.text(0.01, 0.015, words, color=theme["muted"], size=SIZE)
     return figure
 

@@ -7,18 +7,18 @@ import sys
 import pytest
 from conftest import ROOT
 
-TABLE = re.findall(r"^\| `(\w+)` \| `(\S+\.py) .*\| (\S+) \|$", (ROOT / "agents/README.md").read_text(), re.M)
+TABLE = re.findall(r"^\| `(\w+)` \| `(\S+\.py)\b.*\| (\S+) \|$", (ROOT / "agents/README.md").read_text(), re.M)
 
 
 def test_every_agent_is_in_the_table():
     assert {name for name, *_ in TABLE} == {path.parent.name for path in ROOT.glob("agents/*/checkpoint.pt")}
-    assert len(TABLE) >= 2
+    assert len(TABLE) >= 5
 
 
 @pytest.mark.parametrize(("name", "script", "score"), TABLE)
 def test_it_plays_as_well_as_it_did(name, script, score):
-    """In ten episodes; other processors round otherwise, so that some may end otherwise."""
+    """Other processors round otherwise, so that some of its ten episodes may end otherwise."""
     line = [sys.executable, script, "--evaluate", f"agents/{name}", "--eval-greedy"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-    mean = re.search(r"^mean return (\S+) in 10 episodes", done.stdout, re.M)
+    mean = re.search(r"^mean (?:return|score) ([\d.]+)", done.stdout, re.M)
     assert mean and float(mean[1]) > 0.8 * float(score), done.stdout + done.stderr

@@ -143,6 +143,18 @@ def test_a_table_in_markdown():
     assert common.markdown(["", "x"], [["a", "1"], ["b", ""]]) == "| | x |\n|---|---|\n| a | 1 |\n| b | |"
 
 
+def test_the_tool_for_everyone_says_what_the_page_says():
+    """tools/compare.py on each CSV file: seeds, mean and interval."""
+    for name in TABLE["runs"]:
+        if learning_curves.csv_path(name).exists():
+            source = str(learning_curves.csv_path(name))
+            [(env, groups)] = compare.make_groups(compare.read_source(source)).items()
+            heads, _, row, *_ = (line.split(" | ") for line in compare.table(env, groups))
+            said = results.summary(name).splitlines()[2].split(" | ")
+            column = 5 if "evaluation" in heads else 4
+            assert [row[1], f"{row[2]} {row[3]}"] == [said[3], said[column].removesuffix(" greedy")], name
+
+
 def test_timings_are_of_all_rounds_and_on_a_page():
     """That the pages show these values is checked with those of the runs, above; others' are these."""
     pages = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
