@@ -7,7 +7,9 @@ import sys
 import pytest
 from conftest import ROOT
 
-TABLE = re.findall(r"^\| `(\w+)` \| `(\S+\.py)\b.*\| (\S+) \|$", (ROOT / "agents/README.md").read_text(), re.M)
+TABLE = re.findall(
+    r"^\| `(\w+)` \| `(\S+\.py)\b.*\| (\S+) \|$", (ROOT / "agents/README.md").read_text(), re.M
+)
 
 
 def test_every_agent_is_in_the_table():

@@ -24,7 +24,7 @@ SMALLER = {  # each is on the page, or its test fails
     'seeds = "1-5"': 'seeds = "1"',
     '"--total-timesteps 100_000"': '"--total-timesteps 1_024"',
     "learning_rate = [3e-4, 1e-3]": "learning_rate = [3e-4]",
-    "--trials 30 --seeds 1001": "--trials 1 --seeds 1001 --report 1",
+    "--trials 50 -- --env-id": "--trials 1 --seeds 1001 --report 1 -- --env-id",
     "--num-envs 16 --total-timesteps 300_000": "--num-envs 2 --total-timesteps 4_096",
 }
 
@@ -69,7 +69,8 @@ def test_every_block_of_the_page_runs(tmp_path):
     [
         ({"my_ppo": "experiment_my_ppo", "ppo_discrete": "experiment_ppo_discrete",
           "CleanRL": "experiment_cleanrl"}, ()),
-        ({"found": "tuned_found", "default": "tuned_default"}, ("--threshold", "200")),
+        ({"found": "tuned_found", "found with one seed": "tuned_one_seed", "default": "tuned_default"},
+         ("--threshold", "200")),
         ({name: f"recipe_{name}" for name in RECIPES}, ()),
     ],
     ids=["example", "search", "recipes"],
