@@ -9,7 +9,7 @@ learning_rate = {low = 1e-5, high = 1e-2, log = true} or gamma = [0.98, 0.99]. T
 study that was killed, and several at once share it.
 """
 
-import fcntl
+import contextlib
 import hashlib
 import itertools
 import json
@@ -27,13 +27,13 @@ import numpy as np
 import optuna
 import sweep
 from diagnose import read_run
+from filelock import FileLock, Timeout
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
 SPACE = Path(__file__).parent / "space.toml"
 RUNGS = (1 / 8, 1 / 4, 1 / 2)  # of all steps
-HELD = []  # files that are locked
 
 
 def read_space(path: Path, script: str, known: set[str]) -> dict:
@@ -83,25 +83,18 @@ def do_trial(trial: optuna.Trial, folders: list[Path], total: float) -> tuple[st
     return ("failed", None) if math.isnan(value) else ("done", value)
 
 
-def go_on(study: optuna.Study, workers: Path) -> str:
-    """Begin anew what killed processes have left, in the same folders -> the name of this process."""
-
-    def hold(name: str) -> bool:  # a file that is locked for as long as its process lives
-        file = (workers / name).open("a")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return not HELD.append(file)
-
-    me = uuid.uuid4().hex
-    workers.mkdir(parents=True, exist_ok=True)
-    hold(me)
+def go_on(study: optuna.Study, workers: Path) -> list[FileLock]:
+    """Begin anew what killed processes have left, in the same folders -> locks that this process holds."""
+    held = [FileLock(workers / uuid.uuid4().hex)]  # by this name its trials are known, as long as it lives
+    held[0].acquire()
     for old in study.get_trials(states=[TrialState.RUNNING]):
-        if "worker" in old.user_attrs and hold(old.user_attrs["worker"]):
+        with contextlib.suppress(KeyError, Timeout):  # a trial that has just begun has no worker yet
+            lock = FileLock(workers / old.user_attrs["worker"])
+            lock.acquire(timeout=0)
+            held.append(lock)
             study.tell(old.number, state=TrialState.FAIL, skip_if_finished=True)
             study.enqueue_trial(old.params)
-    return me
+    return held
 
 
 def main() -> None:
@@ -140,11 +133,11 @@ def main() -> None:
         load_if_exists=True,
         direction="maximize",
     )
-    me = go_on(study, args.out / "workers")
+    held = go_on(study, args.out / "workers")
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
     while len(study.get_trials(states=states)) < args.trials:
         trial = study.ask(space)
-        trial.set_user_attr("worker", me)
+        trial.set_user_attr("worker", Path(held[0].lock_file).name)
         what, value = do_trial(trial, plan(trial.params, seeds), float(total))
         study.tell(trial, value, TrialState.PRUNED if value is None else TrialState.COMPLETE)
         shown = "" if value is None else f"{value:.4g} "
