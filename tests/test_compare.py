@@ -83,7 +83,7 @@ def test_a_table_by_hand(make_run, run):
     assert best["last 100 training episodes"] == "120.0" and best["seeds"] == "3"
     assert best["95 % interval"] == "[100.0, 150.0]" and best["IQM"] == "120.0"
     assert best["whole training"] == "60.6"  # of a ramp from 1.2 to 120
-    assert (best["steps to 80.0"], other["steps to 80.0"]) == ("73k", "never")
+    assert (best["steps to 80.0, median"], other["steps to 80.0, median"]) == ("73k", "never")
     assert (best["seeds that get there"], other["seeds that get there"]) == ("3", "0")
     assert "A seed of gamma 0.9 is better than one of gamma 0.5 with probability 1.00 (95 % interval 1" in out
     assert "Intervals of fewer than ten seeds are too narrow; here are as few as 3." in out
@@ -96,7 +96,9 @@ def test_evaluations_count_where_all_have_them(make_run, run):
         make_run(f"runs/b{seed}", 30, 5, seed=seed, gamma=0.5)
     assert table(run("runs")[1])["gamma 0.99"]["evaluation"] == "22.0"
     make_run("runs/b4", 30, None, seed=4, gamma=0.5)
-    assert table(run("runs")[1])["gamma 0.99"]["last 100 training episodes"] == "10.0"
+    out = run("runs")[1]
+    assert table(out)["gamma 0.99"]["last 100 training episodes"] == "10.0"
+    assert "- Returns are those of training, as there is no evaluation of gamma 0.5.\n" in out
 
 
 def test_runs_that_go_on_are_compared_as_far_as_all_have_come(make_run, run):

@@ -16,7 +16,9 @@ PAGE = (ROOT / "docs/experiments.md").read_text()
 RECIPES = ("ppo_continuous", "tanh", "beta", "rescale", "kl_adaptive")  # that have results
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
 SMALLER = {  # each is on the page, or its test fails
-    "--seeds 1-5 -- --total-timesteps 100_000": "--seeds 1 -- --total-timesteps 1_024",
+    "ppo_discrete.py --seeds 1-5": "ppo_discrete.py --seeds 1",
+    "--seeds 1-5 --out runs/cleanrl": "--seeds 1 --out runs/cleanrl",
+    "-- --total-timesteps 100_000\n": "-- --total-timesteps 1_024\n",
     "--seeds 1-3 --grid": "--seeds 1 --grid",
     "norm_adv=True,False --out": "norm_adv=False --out",
     "50_000": "1_024",
@@ -27,6 +29,19 @@ SMALLER = {  # each is on the page, or its test fails
     "--trials 50 -- --env-id": "--trials 1 --seeds 1001 --report 1 -- --env-id",
     "--num-envs 16 --total-timesteps 300_000": "--num-envs 2 --total-timesteps 4_096",
 }
+
+CLEANRL = """
+import argparse
+from torch.utils.tensorboard import SummaryWriter
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+parser.add_argument("--total-timesteps", type=int)
+args = parser.parse_args()
+with SummaryWriter("runs/CartPole-v1__ppo__1__1") as writer:
+    writer.add_text("hyperparameters", "|param|value|\\n|-|-|\\n|env_id|CartPole-v1|")
+    for step in range(1, args.total_timesteps, 10):
+        writer.add_scalar("charts/episodic_return", 10, step)
+"""
 
 
 def test_every_block_of_the_page_runs(tmp_path):
@@ -39,6 +54,15 @@ def test_every_block_of_the_page_runs(tmp_path):
         assert long in text, long
         text = text.replace(long, short)
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    env["HOME"] = str(tmp_path)
+    for name, program in (
+        ("cleanrl/ppo.py", CLEANRL),
+        (".venv/bin/python", f'#!/bin/sh\n{sys.executable} "$@"'),
+    ):
+        path = tmp_path / "cleanrl" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(program)
+        path.chmod(0o755)
     tables = iter(("sweep.toml", "space.toml"))
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S):
         if language == "toml":
@@ -59,6 +83,8 @@ def test_every_block_of_the_page_runs(tmp_path):
     assert runs == {"my_ppo__seed=1", "ppo_discrete__seed=1"}
     table = (tmp_path / "runs/grid_compared/table.md").read_text()
     assert "| learning_rate 0.0003 | 1 |" in table and "| learning_rate 0.001 | 1 |" in table
+    table = (tmp_path / "runs/all_three/table.md").read_text()
+    assert "| my_ppo | 1 |" in table and "| CleanRL | 1 | **10.0** |" in table
     assert len(list(tmp_path.glob("runs/acrobot/*env_id=Acrobot-v1*/checkpoint.pt"))) == 1
     assert (tmp_path / "commands.txt").read_text() == ""  # all are done by then
     assert len(list(tmp_path.glob("runs/tune/found-*/*/checkpoint.pt"))) == 1

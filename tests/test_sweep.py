@@ -159,6 +159,18 @@ def test_others_can_run_what_it_prints(place, runner):
     assert sweep(place / "a b", *flags)[1] == ""
 
 
+def test_a_script_is_of_the_commit_of_its_own_repository(place):
+    """Not of that of the tool."""
+    (place / "theirs").mkdir()
+    (place / "peer.py").rename(place / "theirs/peer.py")
+    for git in ("init -q", "add .", "-c user.name=a -c user.email=b commit -qm c"):
+        subprocess.run(["git", *git.split()], cwd=place / "theirs", check=True)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=place / "theirs", capture_output=True, text=True)
+    sweep(place, "theirs/peer.py", "--seeds", "1", "--print")
+    [path] = (place / "runs/sweep").glob("*/sweep.json")
+    assert json.loads(path.read_text())["made"].startswith(f"commit {done.stdout[:12]}, ")
+
+
 def test_settings_from_a_file_and_from_the_command_line(place):
     text = 'scripts = ["mine.py"]\nseeds = "7"\nflags = "--total-timesteps 1"\n[grid]\nrate = [1e-3, 2]\n'
     (place / "a.toml").write_text(text)

@@ -289,7 +289,8 @@ def table(env: str, groups: dict[str, Results], threshold: float | None = None) 
     alike = max(ends.values()) < 1.05 * end and all(
         int(rows[-1][1]) < 1.05 * end for group in groups.values() for rows in group.rows.values()
     )
-    evaluated = alike and not any(np.isnan(group.finals(3)).any() for group in groups.values())
+    lacking = [label for label, group in groups.items() if np.isnan(group.finals(3)).any()]
+    evaluated = alike and not lacking
     finals, lines, curves = {}, [], {}
     for label, group in groups.items():
         steps, returns = group.curves()
@@ -304,7 +305,7 @@ def table(env: str, groups: dict[str, Results], threshold: float | None = None) 
         threshold = float(f"{first + 0.9 * (best - first):.3g}")
     what = "evaluation" if evaluated else "last 100 training episodes"
     heads = [f"{env}, {count(end)} steps", "seeds", what, "95 % interval", "IQM", "whole training"]
-    heads += [f"steps to {number(threshold)}", "seeds that get there"]
+    heads += [f"steps to {number(threshold)}, median", "seeds that get there"]
     lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     order = sorted(groups, key=lambda label: -finals[label].mean())
     for label in order:
@@ -330,6 +331,8 @@ def table(env: str, groups: dict[str, Results], threshold: float | None = None) 
         few = min(len(finals[a]), len(finals[b])) < 3
         said = "too few seeds for an interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
         lines.append(f"- A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
+    if alike and 0 < len(lacking) < len(groups):
+        lines.append(f"- Returns are those of training, as there is no evaluation of {', '.join(lacking)}.")
     if not alike:
         lines.append(f"- Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
     return lines
@@ -476,8 +479,8 @@ def main() -> None:
     if not runs:
         refuse(f"{args.sources[0]}: no run in there has a return, yet")
     found = make_groups(runs)
-    args.out.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join("\n".join(table(env, groups, args.threshold)) for env, groups in found.items())
+    args.out.mkdir(parents=True, exist_ok=True)
     fewest = min(len(group.rows) for groups in found.values() for group in groups.values())
     if fewest < 10:
         text += f"\n- Intervals of fewer than ten seeds are too narrow; here are as few as {fewest}."

@@ -54,10 +54,10 @@ def parse_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def provenance(packages: Iterable[str] = ("torch", "gymnasium", "numpy")) -> str:
-    """Commit, versions and hardware: what a result may depend on besides its command."""
+def provenance(packages: Iterable[str] = ("torch", "gymnasium", "numpy"), folder: Path = Path()) -> str:
+    """The folder's commit, versions and hardware: what a result may depend on besides its command."""
     git = ["git", "describe", "--always", "--dirty= with changes", "--exclude=*", "--abbrev=12"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    commit = subprocess.run(git, cwd=folder, capture_output=True, text=True).stdout.strip() or "unknown"
     versions = []
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -92,14 +92,14 @@ def words(script: str, known: set[str], name: str, value: object) -> list[str]:
 def plan(settings: dict) -> list[Path]:
     """Write what each run is into its folder -> the folders; mistakes are told here, before any work."""
     scripts, grid, jobs = settings["scripts"], settings["grid"], {}
-    stems, made = [Path(script).stem for script in scripts], provenance()
+    stems = [Path(script).stem for script in scripts]
     for script, stem in zip(scripts, stems, strict=True):
         if not Path(script).is_file():
             refuse(f"there is no {script}")
         known = flags_of(script)
         if "--seed" not in known:
             refuse(f"{script} has no --seed")
-        name = stem if stems.count(stem) == 1 else script
+        name, made = stem if stems.count(stem) == 1 else script, provenance(folder=Path(script).parent)
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
             varied = [word for item in point.items() for word in words(script, known, *item)]
