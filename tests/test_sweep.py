@@ -1,6 +1,7 @@
 """tools/sweep.py: all runs of a grid, each once, whatever is killed; mistakes are told before any run."""
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -123,6 +125,22 @@ def test_killed_ten_times_it_ends_as_if_it_never_was(place):
     assert results(place) == {f"mine__seed={seed}": f"1 {seed} None 400" for seed in (1, 2, 3)}
     begun = [int(line.split()[-1]) for text in starts(place).values() for line in text.splitlines()]
     assert len(begun) > 6 and begun.count(0) < 6  # what has a checkpoint goes on from there
+
+
+def test_what_another_process_is_at_is_waited_for(place):
+    """And found done."""
+    sweep(place, "mine.py", "--seeds", "1", "--print", "--", "--total-timesteps", "1")
+    folder = place / "runs/sweep/mine__seed=1"
+    job = json.loads((folder / "sweep.json").read_text())
+    with (folder / "log.txt").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        process = subprocess.Popen([*SWEEP, "--run", str(folder)])
+        files = Path(f"/proc/{process.pid}/fd")
+        while str(folder / "log.txt") not in {os.path.realpath(path) for path in files.iterdir()}:
+            time.sleep(0.02)
+        time.sleep(0.5)
+        (folder / "sweep.json").write_text(json.dumps(job | {"finished": "by another"}))
+    assert process.wait() == 0 and not (folder / "starts").exists()
 
 
 def test_a_run_that_fails_costs_one_line_and_is_tried_again(place):
