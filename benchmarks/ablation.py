@@ -6,10 +6,10 @@
 
 The table is benchmarks/ablation.toml. tools/sweep.py does the runs, in runs/ablation; whatever stopped this
 program, the same command goes on. A finished run is a row of results/ablation_runs.csv: the return of
-the last episodes in training, its mean over all of training, and that of 20 episodes of evaluation.
+the last episodes in training, its mean over all of training, and that of 20 episodes of evaluation. Then
+benchmarks/results.py writes the page, and benchmarks/plot.py the picture.
 """
 
-import csv
 import os
 import re
 import shlex
@@ -19,7 +19,22 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, ROOT, SIZE, WIDTH, Parser, compare, markdown, refuse, subplots, sweep
+from common import (
+    RESULTS,
+    ROOT,
+    SIZE,
+    WIDTH,
+    Parser,
+    compare,
+    markdown,
+    provenance,
+    read_dicts,
+    refuse,
+    replace_once,
+    subplots,
+    sweep,
+    write_rows,
+)
 from compare import bootstrap, improvement, interval, number, style
 
 TABLE = tomllib.loads((ROOT / "benchmarks/ablation.toml").read_text())
@@ -45,9 +60,7 @@ def edited(name: str, script: str) -> str:
     """The script with the change in it."""
     text = (ROOT / script).read_text()
     for old, new in TABLE["changes"][name].get("edits", []):
-        if text.count(old) != 1:
-            refuse(f"{name}: {script} has {text.count(old)} times {old!r}")
-        text = text.replace(old, new)
+        text = replace_once(text, old, new, f"{name}: {script}")
     return text
 
 
@@ -62,11 +75,6 @@ def command(name: str, env: str) -> list[str]:
     return [script, "--env-id", env, *flags, "--eval-episodes", "20"]
 
 
-def read() -> list[dict[str, str]]:
-    """The rows that are there."""
-    return [*csv.DictReader(CSV.open())] if CSV.exists() else []
-
-
 def of(rows: list[dict[str, str]], env: str, change: str, column: str) -> np.ndarray:
     """A number of each seed, in their order."""
     found = [row for row in rows if (row["env"], row["change"]) == (env, change)]
@@ -75,7 +83,7 @@ def of(rows: list[dict[str, str]], env: str, change: str, column: str) -> np.nda
 
 def collect(todo: dict[Path, dict]) -> None:
     """Make rows of the runs that are finished; they are not to do any more."""
-    rows = read()
+    rows = read_dicts(CSV)
     for folder in [folder for folder in todo if sweep.is_finished(folder)]:
         row, run = todo.pop(folder), compare.read_folder(folder)
         curve = np.array([[x[1], x[2]] for x in run.rows], dtype=float)
@@ -83,11 +91,7 @@ def collect(todo: dict[Path, dict]) -> None:
         rows.append(row | {"evaluation": f"{float(run.rows[-1][3]):.6g}", "made": run.made})
     order = {name: k for k, name in enumerate([*TABLE["envs"], *TABLE["changes"]])}
     rows.sort(key=lambda row: (order[row["env"]], order[row["change"]], int(row["seed"])))
-    with open(f"{CSV}.part", "w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(file.name, CSV)
+    write_rows(CSV, COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
 
 
 def complete(rows: list[dict[str, str]], env: str) -> list[str]:
@@ -99,7 +103,7 @@ def complete(rows: list[dict[str, str]], env: str) -> list[str]:
 
 def table(env: str, what: str) -> str:
     """Details, or changes of one flag, by how much is lost: over all of training, and by the final policy."""
-    rows, tags, lines = read(), r"[DE]\d+" if what == "details" else what, []
+    rows, tags, lines = read_dicts(CSV), r"[DE]\d+" if what == "details" else what, []
     base = of(rows, env, "nothing", "whole")
     names = [x for x in complete(rows, env) if x == "nothing" or re.fullmatch(tags, change_in(x, env)["tag"])]
     names.sort(key=lambda name: -of(rows, env, name, "whole").mean())
@@ -116,7 +120,7 @@ def table(env: str, what: str) -> str:
 
 def notes() -> str:
     """Of each change with the tag of a detail: what a mean return becomes, for the notes beside the code."""
-    rows, lines = read(), ["tag,env,what,with,without"]
+    rows, lines = read_dicts(CSV), ["tag,env,what,with,without"]
     for env in TABLE["envs"]:
         for name in complete(rows, env):
             change = change_in(name, env)
@@ -132,7 +136,7 @@ CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of cha
 
 def draw(theme: dict):
     """A panel for each env: returns over all of training with each detail changed; below, both curves."""
-    rows = read()
+    rows = read_dicts(CSV)
     done = {env: complete(rows, env) for env in TABLE["envs"] if complete(rows, env)}
     details = {}  # name: what it is, in the order of the first env that has it
     for env, names in done.items():
@@ -187,7 +191,7 @@ def draw(theme: dict):
 
 
 TABLES = {"ablation": table}
-PICTURES = {"ablation": (draw, [CSV])}
+PICTURES = {"ablation": (draw, [CSV, TABLE])}
 
 
 def main() -> None:
@@ -202,7 +206,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="show what is done, run nothing")
     args = parser.parse_args()
     os.chdir(ROOT)
-    rows, todo, jobs = read(), {}, {}
+    rows, todo, jobs = read_dicts(CSV), {}, {}
     for env in args.envs:
         for name in filter(lambda name: is_possible(name, env), args.changes):
             line, seeds = command(name, env), sweep.parse_seeds(args.seeds or TABLE["envs"][env]["seeds"])
@@ -213,7 +217,7 @@ def main() -> None:
                 print(f"{len(there):3} of {len(seeds):3}  {env:15} {name:14} {change_in(name, env)['what']}")
             for seed in set(seeds) - {int(row["seed"]) for row in there}:
                 folder = Path(f"runs/ablation/{env}__{name}__{seed}").absolute()
-                jobs[folder] = sweep.make_job(line[0], line[1:], seed, True, sweep.provenance())
+                jobs[folder] = sweep.make_job(line[0], line[1:], seed, True, provenance())
                 todo[folder] = {"env": env, "change": name, "seed": seed, "command": shlex.join(line)}
     if args.list:
         return

@@ -8,12 +8,11 @@ Each policy plays with noise in ten envs, until each has ended an episode. A com
 twice: as it was sampled, and as its mean, which says whether the noise is to blame.
 """
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import ROOT, Parser, read_rows, refuse
+from common import ROOT, Parser, read_rows, refuse, write_rows
 from results import CLIPPED
 
 import ppo_continuous
@@ -60,9 +59,7 @@ def main() -> None:
     for name in parser.parse_args().names:
         for seed, shares in measure(name, ROOT / "runs/benchmarks").items():
             rows[name, seed] = [f"{share:.4f}" for share in shares]
-    with CLIPPED.open("w", newline="") as file:
-        head = ["run", "seed", "sampled", "mean"]
-        csv.writer(file, lineterminator="\n").writerows([head, *([*key, *rows[key]] for key in sorted(rows))])
+    write_rows(CLIPPED, ["run", "seed", "sampled", "mean"], ([*key, *rows[key]] for key in sorted(rows)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tools"), str(ROOT)]
 import compare  # noqa: E402
-import sweep  # noqa: E402, F401
+import diagnose  # noqa: E402, F401
+import sweep  # noqa: E402
 from sweep import Parser, refuse  # noqa: E402, F401
 
 RESULTS = ROOT / "benchmarks/results"
@@ -19,8 +20,8 @@ PACKAGES = ["torch", "gymnasium", "numpy", "ale-py", "mujoco", "stable-baselines
 WIDTH = 8.5  # of a picture: inches, of 100 pixels on the page
 SIZE = compare.SIZE
 THEMES = {
-    "light": compare.THEMES["light"] | {"ours": "#0969da", "other": "#bc4c00", "third": "#1a7f37"},
-    "dark": compare.THEMES["dark"] | {"ours": "#58a6ff", "other": "#f0883e", "third": "#3fb950"},
+    name: compare.THEMES[name] | {"name": name} | dict(zip(("ours", "other", "third"), colours, strict=False))
+    for name, colours in compare.COLOURS.items()
 }
 
 
@@ -41,6 +42,32 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def read_rows(path: Path) -> list[list[str]]:
     """The rows of a CSV file, without its head; none if it is not there."""
     return list(csv.reader(path.open()))[1:] if path.exists() else []
+
+
+def read_dicts(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file by the words of its head; none if it is not there."""
+    return [*csv.DictReader(path.open())] if path.exists() else []
+
+
+def write_rows(path: Path, head: list[str], rows: Iterable[list], above: str = "") -> None:
+    """Write a CSV file; killed at any moment, this leaves the old one or the new one, whole."""
+    part = path.with_suffix(".part")
+    with part.open("w", newline="") as file:
+        file.write(above)
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
+    part.replace(path)
+
+
+def replace_once(text: str, old: str, new: str, where: str) -> str:
+    """The text with new instead of old, which is in there once."""
+    if text.count(old) != 1:
+        refuse(f"{where} has {text.count(old)} times {old!r}, not once")
+    return text.replace(old, new)
+
+
+def provenance(packages: list[str] = PACKAGES) -> str:
+    """Commit of this repository, versions and hardware."""
+    return sweep.provenance(packages, ROOT)
 
 
 def run_missing(path: Path, head: list[str], jobs: dict, work: Callable, pool: Executor) -> None:

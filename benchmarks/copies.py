@@ -6,14 +6,13 @@
 The accelerator is the pretended one of the tests, which count the same: tests/test_devices.py.
 """
 
-import csv
 import sys
 import tempfile
 from pathlib import Path
 
-from common import ROOT, Parser, markdown, read_rows
+from common import RESULTS, ROOT, Parser, markdown, read_rows, write_rows
 
-CSV = ROOT / "benchmarks/results/copies.csv"
+CSV = RESULTS / "copies.csv"
 COLUMNS = ["script", "part", "to_device", "to_host"]
 PARTS = {  # of an iteration: as they are called in the table
     "step": "a step",
@@ -42,7 +41,7 @@ TABLES = {"copies": table}
 def main() -> None:
     """Count, and write the CSV file."""
     Parser(__doc__).parse_args()
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path.insert(0, str(ROOT / "tests"))
     import test_devices
     from conftest import name_of
 
@@ -54,8 +53,7 @@ def main() -> None:
         rows += [
             [name_of(script), part, *(f"{x:g}" for x in counts[part])] for part in PARTS if part in counts
         ]
-    with CSV.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    write_rows(CSV, COLUMNS, rows)
 
 
 if __name__ == "__main__":

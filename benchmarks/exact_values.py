@@ -6,13 +6,9 @@ A state is a prompt and the tokens so far; its value is the probability that the
 there: 0 if a token is wrong, else the product of the probabilities of those that are still to come.
 """
 
-import sys
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).parents[1]))
 from variants import ppo_llm
 
 

@@ -6,7 +6,6 @@ Runs that are there are not repeated. When all are there, they are diagnosed; wh
 results/failures.csv, and in docs/diagnose.md by benchmarks/results.py.
 """
 
-import csv
 import hashlib
 import json
 import os
@@ -19,8 +18,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import diagnose
-from common import RESULTS, ROOT, Parser, markdown, read_rows, refuse
+from common import RESULTS, ROOT, Parser, diagnose, markdown, read_rows, refuse, replace_once, write_rows
 
 FOLDER = ROOT / "runs/failures"
 CSV = RESULTS / "failures.csv"
@@ -43,13 +41,10 @@ def command(run: dict, folder: Path) -> list[str]:
     """The command line of a run, of an edited copy of the script if it has an edit."""
     script = ROOT / run["script"]
     if "edit" in run:
-        old, new = run["edit"]
-        text = script.read_text()
-        if text.count(old) != 1:
-            refuse(f"{script.name} has {text.count(old)} times {old!r}, not once")
+        text = replace_once(script.read_text(), *run["edit"], script.name)
         script = FOLDER / "edited" / folder.name / script.name
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(text.replace(old, new))
+        script.write_text(text)
     line = [sys.executable, str(script), "--run-dir", str(folder), "--eval-episodes", "0"]
     if "changed" in run:
         kwargs = json.dumps({"env": run["env"]} | run["changed"])
@@ -63,15 +58,20 @@ def log_of(folder: Path) -> Path:
     return folder.parent / f"{folder.name}.log"
 
 
+def is_done(folder: Path) -> bool:
+    """Whether a run has ended by itself."""
+    log = log_of(folder)
+    return log.exists() and log.read_text().rpartition("\n")[2].startswith("exit code")
+
+
 def make(run: dict, folder: Path) -> None:
     """Do a run, unless it was done. That it ends with an error may be what is wrong with it."""
-    log = log_of(folder)
-    if log.exists() and log.read_text().rpartition("\n")[2].startswith("exit code"):
+    if is_done(folder):
         return
     shutil.rmtree(folder, ignore_errors=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
-    with log.open("w") as file:
+    with log_of(folder).open("w") as file:
         code = subprocess.run(command(run, folder), env=env, stdout=file, stderr=file, cwd=ROOT).returncode
         if code >= 0:  # what was killed is not done
             file.write(f"\nexit code {code}")
@@ -80,13 +80,12 @@ def make(run: dict, folder: Path) -> None:
 
 def judge(runs: list[tuple[dict, Path]]) -> None:
     """Write what is said of each run, the worst first."""
-    lines = [["split", "broken_by", "run", "said"]]
+    rows = []
     for run, folder in runs:
         split = "held_out" if run.get("held_out") else "chosen_by"
         found = [rule.__name__ for rule, _ in diagnose.diagnose(diagnose.read_run(folder))]
-        lines.append([split, run.get("rule", ""), folder.name, " ".join(found)])
-    with CSV.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(lines)
+        rows.append([split, run.get("rule", ""), folder.name, " ".join(found)])
+    write_rows(CSV, ["split", "broken_by", "run", "said"], rows)
 
 
 def read_said(split: str) -> dict[str, list[str]]:
@@ -132,4 +131,6 @@ if __name__ == "__main__":
     runs = read_table()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda run: make(*run), runs))
+    if left := [folder.name for _, folder in runs if not is_done(folder)]:
+        refuse(f"{len(left)} runs were killed, the first is {left[0]}; the same command goes on")
     judge(runs)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from common import ROOT, Parser, find, refuse
-from learning_curves import command, read_table
+from learning_curves import command, is_peer, read_table
 from moviepy import VideoFileClip, clips_array
 
 NAMES = ["cartpole_tuned", "halfcheetah_tuned", "ant_tuned"]
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     names, table = parser.parse_args().names, read_table()["runs"]
     runs = {name: find(table, name, "run") for name in names or NAMES}
     for name, run in runs.items():
-        if "run_sb3" in run["script"]:
+        if is_peer(run):
             refuse(f"run {name} is stable-baselines3's, which is not filmed")
         if not (ROOT / command(run)[0]).exists():
             refuse(f"there is no {command(run)[0]}; benchmarks/learning_curves.py {name} writes it")

@@ -3,9 +3,11 @@
     python benchmarks/five_fixes.py    # noise of gradients, what reuse does to samples, fifteen lines
 
 The rungs are the runs of benchmarks/runs.toml whose names begin with "ladder"; benchmarks/learning_curves.py
-makes their returns. Seeds whose rows are in benchmarks/results/five_fixes.csv are not repeated.
+makes their returns. Seeds whose rows are in benchmarks/results/five_fixes.csv are not repeated. Then
+benchmarks/results.py writes the page, and benchmarks/plot.py the pictures.
 """
 
+import inspect
 import multiprocessing
 import os
 import re
@@ -312,9 +314,9 @@ def draw_clip(theme: dict):
 
 
 PICTURES = {
-    "fix_noise": (draw_noise, [CSV]),
-    "fix_ratios": (draw_ratios, [CSV]),
-    "clip": (draw_clip, []),
+    "fix_noise": (draw_noise, [CSV, *map(rung, ONE_STEP)]),
+    "fix_ratios": (draw_ratios, [CSV, *map(rung, REUSE)]),
+    "clip": (draw_clip, [inspect.getsource(draw_clip)]),
 }
 
 

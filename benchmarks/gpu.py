@@ -26,10 +26,9 @@ from functools import partial
 from pathlib import Path
 
 import speed
-from common import PACKAGES, ROOT, Parser, markdown, refuse
-from sweep import provenance
+from common import PACKAGES, RESULTS, ROOT, Parser, markdown, provenance, refuse, write_rows
 
-CSV = ROOT / "benchmarks/results/gpu.csv"
+CSV = RESULTS / "gpu.csv"
 COLUMNS = ["part", "quantity", "value"]
 VARIANTS = ("ppo_lstm", "ppo_masked", "ppo_penalty", "trpo", "ppo_atari_lstm", "ppo_llm")
 VARIANTS += ("ppo_llm_truncated", "grpo")
@@ -173,11 +172,7 @@ def read(path: Path) -> tuple[str, dict[tuple[str, str], str]]:
 
 def write(path: Path, how: str, values: dict[tuple[str, str], str]) -> None:
     """Killed at any moment, this leaves the old file or the new one, whole."""
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        file.write(f"# {how}\n")
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *([*key, x] for key, x in values.items())])
-    part.replace(path)
+    write_rows(path, COLUMNS, ([*key, x] for key, x in values.items()), f"# {how}\n")
 
 
 def table() -> str:
@@ -197,7 +192,7 @@ TABLES = {"gpu": table}
 
 def run_part(name: str, device: str, small: bool) -> None:
     """In a process of its own: the last line that is printed has what the part finds, as JSON."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path.insert(0, str(ROOT / "tests"))
     if device == "pretend":
         import accelerator
 

@@ -1,11 +1,12 @@
 """What language models learn, and what breaks when they are trained: docs/language.md.
 
     pip install -r variants/requirements.txt reasoning-gym==0.1.25
-    python benchmarks/language.py           # 81 runs, of LEARNING, WINDOWS, and RUNS: over two hours
+    python benchmarks/language.py           # 87 runs, of LEARNING, WINDOWS, and RUNS: over two hours
     python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
 Rows are in benchmarks/results/ as soon as a run is finished, of LEARNING in language_scores.csv, of WINDOWS
-in language_windows.csv, of RUNS in language.csv. Runs that are there are not repeated.
+in language_windows.csv, of RUNS in language.csv. Runs that are there are not repeated. Then
+benchmarks/results.py writes the page, and benchmarks/plot.py the picture.
 """
 
 import importlib
@@ -21,7 +22,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, ROOT, WIDTH, Parser, markdown, read_rows, refuse, run_missing, subplots
+from common import (
+    RESULTS,
+    ROOT,
+    WIDTH,
+    Parser,
+    markdown,
+    read_rows,
+    refuse,
+    replace_once,
+    run_missing,
+    subplots,
+)
 
 CSV, SCORES, TIMES = (RESULTS / f"language{name}.csv" for name in ("", "_scores", "_windows"))
 PAGE = ROOT / "docs/language.md"
@@ -137,7 +149,7 @@ def edit(name: str) -> None:
     old, new = ("".join(x[1:] + "\n" for x in diff.splitlines() if x[0] == sign) for sign in "-+")
     path = ROOT / f"{EDITED}/{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text((ROOT / "variants/grpo.py").read_text().replace(old, new))
+    path.write_text(replace_once((ROOT / "variants/grpo.py").read_text(), old, new, "variants/grpo.py"))
 
 
 def run_all() -> None:
@@ -233,7 +245,7 @@ def draw(theme: dict):
     return figure
 
 
-PICTURES = {"language": (draw, [CSV])}
+PICTURES = {"language": (draw, [CSV, RUNS])}
 
 
 def measure(script: str, millions: int, micro_batch: int, iterations: int) -> None:

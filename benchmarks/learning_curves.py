@@ -19,9 +19,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-from common import PACKAGES, ROOT, Parser, compare, find, refuse, sweep
+from common import ROOT, Parser, compare, find, provenance, refuse, sweep
 
 TABLE = ROOT / "benchmarks/runs.toml"
+KEYS = {"script", "patch", "env", "seeds", "flags", "eval_episodes", "title", "note", "published"}  # of a run
 
 
 def read_table(path: Path = TABLE) -> dict[str, dict[str, dict]]:
@@ -29,7 +30,10 @@ def read_table(path: Path = TABLE) -> dict[str, dict[str, dict]]:
 
     A table that begins with `envs` has each run once in each of them, by the name of both.
     """
-    table = tomllib.loads(path.read_text())
+    try:
+        table = {"pictures": {}} | tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        refuse(f"{path}: {error}")
     if envs := table.get("envs"):
         runs = [(name, run | {"env": env}) for env in envs for name, run in table["runs"].items()]
         table["runs"] = {f"{name}_{run['env'].partition('-')[0].lower()}": run for name, run in runs}
@@ -50,11 +54,16 @@ def csv_path(name: str, table: Path = TABLE) -> Path:
     return table.parent / f"results/{name}.csv"
 
 
+def is_peer(run: dict) -> bool:
+    """Whether it is stable-baselines3's or sb3-contrib's."""
+    return run["script"].startswith("benchmarks/run_sb3.py ")
+
+
 def script_name(run: dict) -> str:
     """What the reader knows a script by."""
-    peer, _, script = run["script"].partition(".py ")
-    if script:
-        return f"{'sb3-contrib' if 'trpo' in script else 'stable-baselines3'}, as {script}"
+    if is_peer(run):
+        like = run["script"].split()[1]
+        return f"{'sb3-contrib' if 'trpo' in like else 'stable-baselines3'}, as {like}"
     return run["script"] + (f", {run['patch'].replace('_', ' ')}" if "patch" in run else "")
 
 
@@ -76,9 +85,11 @@ def apply_patch(patch: Path, script: Path, target: Path) -> None:
 
 def plan(table: dict, names: list[str], path: Path, runs: Path) -> dict[Path, tuple[str, int]]:
     """{folder: run, seed} of what is still to do; mistakes are told here, before any work."""
-    jobs, todo, made = {}, {}, sweep.provenance(PACKAGES)
+    jobs, todo, made = {}, {}, provenance()
     for name in names:
         run = find(table["runs"], name, "run")
+        for key in run:
+            find(dict.fromkeys(KEYS), key, f"run {name}: key")
         line, there = command(run), compare.read_csv(csv_path(name, path))
         missing = [seed for seed in sweep.parse_seeds(run["seeds"]) if seed not in there.rows]
         how = shlex.join(line)
@@ -90,7 +101,7 @@ def plan(table: dict, names: list[str], path: Path, runs: Path) -> dict[Path, tu
             refuse(f"run {name}: there is no {line[0]}")
         for seed in missing:
             folder = runs / f"{name}__seed={seed}"
-            peer = ["--run-dir", str(folder / "run")] if "run_sb3" in line[0] else []  # it cannot be resumed
+            peer = ["--run-dir", str(folder / "run")] if is_peer(run) else []  # it cannot be resumed
             jobs[folder] = sweep.make_job(line[0], [*line[1:], *peer], seed, not peer, made)
             todo[folder] = name, seed
     sweep.prepare(jobs)
@@ -106,7 +117,8 @@ def collect(table: dict, todo: dict[Path, tuple[str, int]], path: Path) -> None:
         how = shlex.join(command(table["runs"][name]))
         made, rows = there.made | {seed: run.made}, there.rows | {seed: run.rows}
         compare.write_csv(csv_path(name, path), compare.Results(how, made, rows))
-        print(f"{name}, seed {seed}: last 100 episodes {run.rows[-1][2]}, evaluation {run.rows[-1][3]}")
+        returns = f"last 100 episodes {run.rows[-1][2]}, evaluation {run.rows[-1][3]}"
+        print(f"{name}, seed {seed}: {returns}", flush=True)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python benchmarks/plot.py                    # all of them
     python benchmarks/plot.py learning_curves    # this one
 
-Those of learning curves are in benchmarks/runs.toml, others are drawn by what measures them: PICTURES. Of
+Those of learning curves are in benchmarks/runs.toml, the others in PICTURES of the programs that measure. Of
 runs, every seed is a thin line or a dot; the mean is thick, the band is the bootstrapped 95 % interval of the
 mean, and dashed lines are what others have published. Each PNG file has a fingerprint of what it shows.
 """
@@ -17,16 +17,27 @@ import language
 import numpy as np
 import preferences
 import surrogate
-from common import ROOT, SIZE, THEMES, WIDTH, Parser, compare, find, fingerprint, subplots
+from common import RESULTS, ROOT, SIZE, THEMES, WIDTH, Parser, compare, find, fingerprint, refuse, subplots
 from compare import Results, bootstrap, draw_curves, make_line, style
 from learning_curves import csv_path, read_table, script_name, title
 from results import SAME, brief
 
 FOLDER = ROOT / "docs/pictures"
 TABLE = read_table()
+EXPERIMENT = {"my_ppo": "my_ppo", "ppo_discrete": "ppo_discrete", "CleanRL": "cleanrl"}  # name: its CSV file
 PICTURES = {}  # name: function of a theme that draws it, and what it shows, for the fingerprint
 for module in (ablation, five_fixes, language, preferences, surrogate):
     PICTURES |= module.PICTURES
+
+
+def draw_experiment(theme: dict):
+    """The picture of docs/experiments.md, as tools/compare.py makes it."""
+    sources = [f"{name}={RESULTS}/experiment_{file}.csv" for name, file in EXPERIMENT.items()]
+    runs = [run for source in sources for run in compare.read_source(source)]
+    return compare.draw(compare.make_groups(runs), theme["name"])
+
+
+PICTURES["experiment"] = draw_experiment, [RESULTS / f"experiment_{x}.csv" for x in EXPERIMENT.values()]
 
 
 def label(published: dict, run: dict) -> str:
@@ -38,7 +49,7 @@ def label(published: dict, run: dict) -> str:
 
 
 def panels(picture: dict) -> list[list[tuple[str, dict, Results]]]:
-    """Of each panel, names, entries and results of its runs. Curves need all; of finals, some may lack."""
+    """Of each panel, names, entries and results of its runs. Curves need all of them."""
     shown = []
     for names in picture.get("curves", picture.get("finals")):
         names = [names] if isinstance(names, str) else names
@@ -63,8 +74,7 @@ def show_curves(axes, picture: dict, runs: list, theme: dict) -> None:
     lines = [make_line(label, found) for label, (*_, found) in zip(labels, runs, strict=True)]
     below = compare.of_seeds(len(results.rows)) * (len(sizes) == 1)  # else beside the lines
     if not others:
-        script = "stable-baselines3" if "run_sb3" in run["script"] else script_name(run).rpartition("/")[2]
-        below = f"{script.replace('.py', '')}, {below}"
+        below = f"{script_name(run).rpartition('/')[2].replace('.py', '')}, {below}"
     published = []
     for each in alone:
         dashes = (0, (5, 3)) if each["statistic"] == SAME else (0, (1, 2))
@@ -130,7 +140,7 @@ def find_picture(name: str) -> tuple[Callable, list, str]:
     if name in PICTURES:
         return *PICTURES[name], name
     picture = find(TABLE["pictures"], name, "picture")
-    runs = [run for panel in panels(picture) for run in panel]
+    runs = [run for panel in panels(picture) for run in panel] or refuse(f"picture {name}: no results, yet")
     shown = [picture, *(run for _, run, _ in runs), *(csv_path(name) for name, *_ in runs)]
     return lambda theme: draw_runs(picture, theme), shown, picture["alt"]
 
@@ -139,7 +149,8 @@ def main() -> None:
     """Draw the pictures that are named, or all."""
     parser = Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="PICTURE", help="default: all")
-    for name in parser.parse_args().names or [*TABLE["pictures"], *PICTURES]:
+    names = [name for name, picture in TABLE["pictures"].items() if panels(picture)]
+    for name in parser.parse_args().names or [*names, *PICTURES]:
         draw, shown, words = find_picture(name)
         for theme_name, theme in THEMES.items():
             figure, path = draw(theme), FOLDER / f"{name}_{theme_name}.png"

@@ -4,19 +4,18 @@
 
 Two judges are reward models: of 16,000 pairs, and of 1,000 with a tenth of the labels wrong. PPO optimises
 each of them under several weights of the KL. All runs are in results/preferences.csv: of each seed its curve,
-and the answers to 500 held-out prompts in the last line. Finished runs stay.
+and the answers to 500 held-out prompts in the last line. Finished runs stay. Then benchmarks/results.py
+writes the page, and benchmarks/plot.py the picture.
 """
 
 import contextlib
-import csv
 import io
 import json
-import os
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, WIDTH, Parser, markdown, subplots, sweep
+from common import RESULTS, WIDTH, Parser, markdown, provenance, read_dicts, subplots, write_rows
 
 CSV = RESULTS / "preferences.csv"
 SEEDS = [1, 2, 3]
@@ -43,23 +42,15 @@ def quiet(script, args) -> list[dict[str, float]]:
         return script.train(args)[1]
 
 
-def read() -> list[dict[str, str]]:
-    return [*csv.DictReader(CSV.open())] if CSV.exists() else []
-
-
 def add(run: str, seed: int, log: list[dict], **last: float) -> None:
     """Write a run's curve, twenty lines of it, and a line of its evaluation."""
-    made = sweep.provenance(("torch", "transformers", "numpy"))
+    made = provenance(["torch", "transformers", "numpy"])
     lines = [row for k, row in enumerate(log) if (len(log) - 1 - k) % -(-len(log) // 20) == 0]
     lines = [{"steps": row["steps"]} | {name: row[name] for name in SHOWN if name in row} for row in lines]
     lines.append({"steps": "evaluation"} | last)
     rows = [{"run": run, "seed": seed, "made": made} | line for line in lines]
     rows = [{k: f"{x:.5g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
-    with open(f"{CSV}.part", "w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(read() + rows)
-    os.replace(file.name, CSV)
+    write_rows(CSV, COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in read_dicts(CSV) + rows))
     print(run, seed, last, flush=True)
 
 
@@ -73,7 +64,7 @@ def measure() -> None:
     """Do all runs that are missing."""
     from variants import dpo, ppo_llm, reward_model
 
-    there = {(row["run"], int(row["seed"])) for row in read()}
+    there = {(row["run"], int(row["seed"])) for row in read_dicts(CSV)}
     for seed in SEEDS:
         for name, flags in DPO.items():
             if (name, seed) not in there:
@@ -110,7 +101,7 @@ def curve(rows: list[dict[str, str]], run: str, seed: int, *columns: str) -> lis
 
 def judges() -> str:
     """What the judge says of the answers of its policies, and how many of them are right."""
-    rows, lines = read(), []
+    rows, lines = read_dicts(CSV), []
     for judge in JUDGES:
         accuracy = ", ".join(f"{x:.2f}" for x in ends(rows, judge, "accuracy"))
         for kl in KL_COEFS:
@@ -122,7 +113,7 @@ def judges() -> str:
 
 def pairs() -> str:
     """What DPO leaves of the preferred answers, and how many answers are right."""
-    rows, lines = read(), []
+    rows, lines = read_dicts(CSV), []
     for run in DPO:
         last = [[x[-1] for x in curve(rows, run, seed, "accuracy", "chosen_logprob")] for seed in SEEDS]
         cells = [
@@ -137,7 +128,7 @@ def pairs() -> str:
 
 def draw(theme: dict):
     """PPO with two judges, their score and the right answers; DPO, the log-probabilities of both answers."""
-    rows = read()
+    rows = read_dicts(CSV)
     figure, grid = subplots(1, 4, (WIDTH, 2.6), "constrained")
     for axes, judge in zip(grid[:2], list(JUDGES), strict=True):
         for seed in SEEDS:
@@ -172,7 +163,7 @@ def draw(theme: dict):
 
 
 TABLES = {"judges": judges, "pairs": pairs}
-PICTURES = {"preferences": (draw, [CSV])}
+PICTURES = {"preferences": (draw, [CSV, JUDGES, DPO])}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ else is written by people and stays. WHAT is one of the TABLES of another progra
 import math
 import re
 import shlex
+from collections.abc import Callable
 
 import ablation
 import copies
@@ -29,7 +30,7 @@ import numpy as np
 import preferences
 import surrogate
 import timings
-from common import RESULTS, ROOT, Parser, find, markdown, read_rows
+from common import RESULTS, ROOT, Parser, find, markdown, read_rows, refuse
 from compare import count, interval, number, read_csv
 from learning_curves import command, csv_path, read_table, script_name, title
 
@@ -115,13 +116,20 @@ for module in MODULES:
     TABLES |= module.TABLES
 
 
-def fill(text: str) -> str:
-    """A page, with what stands between its markers made anew."""
+def fill(text: str, complain: Callable[[str], None] = refuse) -> str:
+    """A page, with what stands between its markers made anew, or after a complaint as it was."""
+    begins, ends = (re.findall(rf"<!-- {word} (.+?) -->", text) for word in ("begin", "end"))
+    if begins != ends:
+        refuse(f"not every marker has its other end: {begins}, {ends}")
 
     def generate(match: re.Match) -> str:
         kind, *words = match[1].split()
-        new = find(TABLES, kind, "marker")(*words)
-        return f"<!-- begin {match[1]} -->\n{new}\n<!-- end {match[1]} -->"
+        make = find(TABLES, kind, "marker")
+        try:
+            return f"<!-- begin {match[1]} -->\n{make(*words)}\n<!-- end {match[1]} -->"
+        except (LookupError, ValueError, OSError) as error:
+            complain(f"{match[1]} stays as it is: {error!r}; are all of its results there?")
+            return match[0]
 
     return re.sub(r"<!-- begin (.+?) -->\n.*?<!-- end \1 -->", generate, text, flags=re.S)
 
@@ -135,7 +143,7 @@ def main() -> None:
     ablation.NOTES.write_text(ablation.notes())
     for page in sorted(ROOT.glob("docs/*.md")):
         old = page.read_text()
-        if (new := fill(old)) != old:
+        if (new := fill(old, print)) != old:
             page.write_text(new)
             print(f"{page.relative_to(ROOT)} is new")
 

@@ -2,9 +2,9 @@
 
     python benchmarks/short_runs.py      # ten seeds of CartPole and of LunarLander, with tuned flags
 
-Prints the tables of docs/operations.md, with the mean of the last 100 training episodes, whenever they were.
-Seeds are compared in pairs: where the intervals of two agents' evaluations lie apart, the returns that
-training reported should not tell the opposite.
+Prints the tables that are pasted into docs/operations.md, with the mean of the last 100 training episodes,
+whenever they were. Seeds are compared in pairs: where the intervals of two agents' evaluations lie apart,
+the returns that training reported should not tell the opposite.
 """
 
 import itertools

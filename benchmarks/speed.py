@@ -47,7 +47,6 @@ class Args:
 
 def make_script_args(args: Args, folder: str):
     """The script, and its Args for this benchmark; those of the peer are read off them."""
-    sys.path.insert(0, str(ROOT))
     script = importlib.import_module(args.script)
     flags = f"--env-id {args.env_id} --total-timesteps {args.steps} --threads {args.threads} --checkpoints 1"
     return script, tyro.cli(

@@ -22,8 +22,7 @@ from dataclasses import replace
 
 import run_peers
 import speed
-from common import PACKAGES, RESULTS, ROOT, Parser, find, markdown
-from sweep import provenance
+from common import PACKAGES, RESULTS, ROOT, Parser, find, markdown, provenance, write_rows
 
 CSV = RESULTS / "timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
@@ -331,11 +330,7 @@ def measure(table: str, how: str) -> None:
     old, rows = read()
     heads = [f"# {name}: {text}" for name, text in sorted((old | {table: how}).items())]
     rows = sorted([row for row in rows if row[0] != table] + new, key=lambda row: row[0])
-    part = CSV.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        file.write("\n".join(heads) + "\n")
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
-    part.replace(CSV)
+    write_rows(CSV, COLUMNS, rows, "\n".join(heads) + "\n")
 
 
 def main() -> None:

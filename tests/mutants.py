@@ -1003,6 +1003,8 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("trials", "if trial.should_prune():", "if False:", "test_tune::test_it_finds", TUNE),
     ("trials", 'f"{x:.4g}" if drawn else x', 'f"{x:.4g}"', "test_tune::test_a_trial_that_fails", TUNE),
     ("trials", "study.enqueue_trial(old.params)", "pass", "test_tune::test_killed_it_goes_on", TUNE),
+    ("trials", "held[0].acquire()", "pass", "test_tune::test_a_process_leaves", TUNE),
+    ("trials", 'if "worker" in old.user_attrs:', "if False:", "test_tune::test_killed_it_goes_on", TUNE),
     ("trials", "if total is None or set(seeds) & set(others):", "if total is None:",
      "test_tune::test_mistakes", TUNE),
     ("trials", "plan(study.best_params, others,", "plan(study.best_params, seeds,",

@@ -64,9 +64,9 @@ def test_a_table_by_hand(monkeypatch):
     monkeypatch.setitem(ablation.TABLE, "envs", {"X": {"seeds": "1-2"}})
     rows = [("nothing", 1, 1.0), ("nothing", 2, 3.0), ("clip", 1, 2.0), ("clip", 2, 4.0)]
     rows = [dict(env="X", change=c, seed=str(s), whole=str(x), evaluation=str(x)) for c, s, x in rows]
-    monkeypatch.setattr(ablation, "read", lambda: rows)
+    monkeypatch.setattr(ablation, "read_dicts", lambda _: rows)
     lines = ablation.table("X", "D08").splitlines()
     assert lines[2].startswith("| D08 | no clip | 3.00 [") and "| 0.75 [" in lines[2]
     assert lines[3].startswith("| | nothing changed | 2.00 [") and len(lines) == 4
-    monkeypatch.setattr(ablation, "read", lambda: rows[1:])
+    monkeypatch.setattr(ablation, "read_dicts", lambda _: rows[1:])
     assert ablation.table("X", "D08").splitlines() == lines[:2]

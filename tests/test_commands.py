@@ -24,11 +24,14 @@ PROGRAMS = sorted(
 DRIVER = """
 import contextlib, io, json, os, runpy, sys
 
-said = []
+said, path = [], sys.path[1:]
 for line in json.loads(sys.argv[1]):
     out, err, code = io.StringIO(), io.StringIO(), None
-    sys.argv = line
-    sys.path.insert(0, os.path.dirname(line[0]))
+    sys.argv, sys.path[:] = line, [os.path.dirname(line[0]), *path]
+    for name, module in list(sys.modules.items()):  # what is the project's own is imported anew
+        place = str(getattr(module, "__file__", None))
+        if place.startswith(os.getcwd()) and "site-packages" not in place:
+            del sys.modules[name]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             runpy.run_path(line[0], run_name="__main__")
@@ -85,7 +88,7 @@ def test_what_a_program_does_not_know_costs_a_line():
         assert err.startswith(f"{Path(path).name}: ") and mistake in err
 
 
-def test_what_is_not_installed_is_told_before_any_work(monkeypatch, capsys):
+def test_a_peer_that_is_not_installed_is_told(monkeypatch, capsys):
     monkeypatch.setattr(run_sb3, "find_spec", lambda _: None)
     with pytest.raises(SystemExit):
         run_sb3.check_peer("ppo_discrete")

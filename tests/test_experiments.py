@@ -57,7 +57,7 @@ def test_every_block_of_the_page_runs(tmp_path):
     env["HOME"] = str(tmp_path)
     for name, program in (
         ("cleanrl/ppo.py", CLEANRL),
-        (".venv/bin/python", f'#!/bin/sh\n{sys.executable} "$@"'),
+        ("venv/bin/python", f'#!/bin/sh\n{sys.executable} "$@"'),
     ):
         path = tmp_path / "cleanrl" / name
         path.parent.mkdir(parents=True)

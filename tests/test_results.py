@@ -56,6 +56,11 @@ MISTAKEN = """
 script = "nothing.py"
 env = "A-v0"
 seeds = "1"
+[runs.wrong]
+script = "ppo_discrete.py"
+env = "A-v0"
+seeds = "1"
+flag = "--gamma 0.9"
 [runs.misfit]
 script = "ppo_discrete.py"
 patch = "advantages_anew"
@@ -90,8 +95,30 @@ def test_a_number_without_its_csv_file_is_found():
         assert filled.startswith(f"By hand.\n<!-- begin {marker} -->\n") and row in filled
         assert "501.0" not in filled
         assert results.fill(filled) == filled
+    for kind, end in (("sumary cartpole", "sumary cartpole"), ("limits", "limit")):
+        with pytest.raises(SystemExit):
+            results.fill(f"<!-- begin {kind} -->\n<!-- end {end} -->")
+
+
+def test_a_table_without_results_stays_and_the_others_are_made(monkeypatch, tmp_path):
+    monkeypatch.setattr(timings, "CSV", tmp_path / "timings.csv")
+    text = "".join(
+        f"<!-- begin {kind} -->\nby hand\n<!-- end {kind} -->\n" for kind in ("timings speed", "copies")
+    )
+    said = []
+    filled = results.fill(text, said.append)
+    assert filled.count("by hand") == 1 and "| `ppo_discrete.py` |" in filled
+    assert len(said) == 1 and said[0].startswith("timings speed stays as it is: ")
     with pytest.raises(SystemExit):
-        results.fill("<!-- begin sumary cartpole -->\n<!-- end sumary cartpole -->")
+        results.fill(text)
+
+
+def test_each_picture_on_a_page_is_one_that_is_drawn():
+    used = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
+    used += (results.ROOT / "README.md").read_text()
+    names = {path.stem.rpartition("_")[0] for path in plot.FOLDER.glob("*.png")}
+    assert names == {*TABLE["pictures"], *plot.PICTURES}
+    assert all(f"pictures/{name}_{theme}.png" in used for name in names for theme in common.THEMES)
 
 
 @pytest.mark.parametrize("name", [*TABLE["pictures"], *plot.PICTURES])
@@ -343,6 +370,8 @@ def test_no_seed_is_for_search_and_for_report():
         (["tinny"], "run tinny is not known; tiny?"),
         (["tiny", "--workers", "0"], "--workers: 0 is not at least 1"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["--table", "nowhere.toml"], "nowhere.toml"),
+        (["wrong"], "run wrong: key flag is not known; flags?"),
         (["other"], "there is no nothing.py"),
         (["misfit"], "advantages_anew.patch does not fit ppo_discrete.py: error: "),
         (["done"], "made with other.py, not ppo_discrete.py"),
@@ -407,7 +436,6 @@ def test_advantages_anew(tmp_path):
 
 
 KEYS = {
-    "runs": {"script", "patch", "env", "seeds", "flags", "eval_episodes", "title", "note", "published"},
     "published": {"label", "value", "spread", "seeds", "statistic", "env", "steps", "source"},
     "pictures": {"curves", "finals", "columns", "labels", "note", "alt"},
 }
@@ -418,7 +446,8 @@ def test_the_table_has_nothing_that_is_not_understood(path):
     """And what it names is there; in a panel of curves are at most two runs, with a label each."""
     table = learning_curves.read_table(path)
     for run in table["runs"].values():
-        assert {"script", "env", "seeds"} <= run.keys() <= KEYS["runs"]
+        assert {"script", "env", "seeds"} <= run.keys() <= learning_curves.KEYS
+        assert all((results.ROOT / script).exists() for script in run["script"].split())
         for published in run.get("published", []):
             assert KEYS["published"] - {"steps", "spread"} <= published.keys() <= KEYS["published"]
     for picture in table.get("pictures", {}).values():
@@ -471,9 +500,8 @@ def test_a_killed_benchmark_goes_on(tmp_path):
 def test_the_whole_table_can_be_asked_for(monkeypatch, tmp_path):
     """None of its runs is refused, whatever of it is there."""
     table = learning_curves.read_table(learning_curves.TABLE)
-    names = [name for name, run in table["runs"].items() if "patch" not in run]  # which would be applied
-    monkeypatch.chdir(results.ROOT)
-    learning_curves.plan(table, names, learning_curves.TABLE, tmp_path)
+    monkeypatch.chdir(results.ROOT)  # patches are applied there, in runs/
+    learning_curves.plan(table, list(table["runs"]), learning_curves.TABLE, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,18 @@ def test_processes_share_a_study(place):
     assert any("python mine.py" in out for out in outs)
 
 
+def test_a_process_leaves_the_trials_of_others_alone(place):
+    """That begins while another one is in a trial: neither takes what the other has."""
+    line = [*TUNE, *FLAGS, "--trials", "2", "--", "--total-timesteps", "400"]
+    first = subprocess.Popen(line, cwd=place, stdout=subprocess.PIPE, text=True)
+    while sum(steps_of(place).values()) < 5:
+        assert first.poll() is None
+        time.sleep(0.02)
+    second = subprocess.run(line, cwd=place, capture_output=True, text=True).stdout
+    out = first.communicate()[0]
+    assert "trial 0: done" in out and "trial 1: done" in second and "failed" not in out + second
+
+
 def test_a_trial_that_fails_is_left_out(place):
     (place / "space.toml").write_text("rate = [9.00001]")
     code, out, error = tune(place, "--trials", "2", "--report", "1", total=["--", "--total-timesteps", "2"])

@@ -331,8 +331,10 @@ def table(env: str, groups: dict[str, Results], threshold: float | None = None) 
         few = min(len(finals[a]), len(finals[b])) < 3
         said = "too few seeds for an interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
         lines.append(f"- A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
-    if alike and 0 < len(lacking) < len(groups):
-        lines.append(f"- Returns are those of training, as there is no evaluation of {', '.join(lacking)}.")
+    if alike and lacking and any(np.isfinite(group.finals(3)).any() for group in groups.values()):
+        lines.append(
+            f"- Returns are those of training: not every seed of {', '.join(lacking)} was evaluated."
+        )
     if not alike:
         lines.append(f"- Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
     return lines
@@ -430,19 +432,17 @@ def draw_curves(
         axes.text(1.03, place, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
 
 
-def draw(found: dict[str, dict[str, Results]], path: Path, theme_name: str) -> None:
-    """A panel for each env."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+def draw(found: dict[str, dict[str, Results]], theme_name: str):
+    """A figure with a panel for each env."""
+    from matplotlib.figure import Figure
 
     theme, columns = THEMES[theme_name], min(2, len(found))
     rows, most = -(-len(found) // columns), max(map(len, found.values()))
     longest = max(len(textwrap.wrap(label, 20)) for groups in found.values() for label in groups)
     panel = max(2.2, most * (1.9 + longest) * SIZE / 72)  # inches: its height; beside it are 1.5 for labels
     width, height = columns * 5.4, rows * (panel + 0.75) + 0.35
-    figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(rows, columns, squeeze=False)
     figure.subplots_adjust(
         left=0.5 / width,
         right=1 - 1.5 / width,
@@ -462,8 +462,7 @@ def draw(found: dict[str, dict[str, Results]], path: Path, theme_name: str) -> N
     few = any(len(group.rows) < 3 for groups in found.values() for group in groups.values())
     text = textwrap.fill(words + " (of three seeds or more)" * few, int(18 * width))
     figure.text(0.5 / width, 0.08 / height, text, color=theme["muted"], size=SIZE - 0.5)
-    figure.savefig(path, dpi=160, facecolor=theme["page"])
-    plt.close(figure)
+    return figure
 
 
 def main() -> None:
@@ -491,8 +490,8 @@ def main() -> None:
             name = re.sub(r"[^\w.-]+", "_", f"{env}__{label}")
             write_csv(args.out / f"{name}.csv", group)
     try:
-        for theme in THEMES:
-            draw(found, args.out / f"picture_{theme}.png", theme)
+        for name, theme in THEMES.items():
+            draw(found, name).savefig(args.out / f"picture_{name}.png", dpi=160, facecolor=theme["page"])
     except (ImportError, OSError) as error:
         refuse(f"no picture: {error}")
     print(f"see {args.out}/picture_light.png")

@@ -84,16 +84,19 @@ def do_trial(trial: optuna.Trial, folders: list[Path], total: float) -> tuple[st
 
 
 def go_on(study: optuna.Study, workers: Path) -> list[FileLock]:
-    """Begin anew what killed processes have left, in the same folders -> locks that this process holds."""
-    held = [FileLock(workers / uuid.uuid4().hex)]  # by this name its trials are known, as long as it lives
+    """Begin anew what killed processes have left, in the same folders -> locks, to be kept.
+
+    The first one's name is that of this process, in its trials. Others can have it once this process is dead.
+    """
+    held = [FileLock(workers / uuid.uuid4().hex)]
     held[0].acquire()
     for old in study.get_trials(states=[TrialState.RUNNING]):
-        with contextlib.suppress(KeyError, Timeout):  # a trial that has just begun has no worker yet
-            lock = FileLock(workers / old.user_attrs["worker"])
-            lock.acquire(timeout=0)
-            held.append(lock)
-            study.tell(old.number, state=TrialState.FAIL, skip_if_finished=True)
-            study.enqueue_trial(old.params)
+        if "worker" in old.user_attrs:  # else it has just begun
+            held.append(FileLock(workers / old.user_attrs["worker"], timeout=0))
+            with contextlib.suppress(Timeout):
+                held[-1].acquire()
+                study.tell(old.number, state=TrialState.FAIL, skip_if_finished=True)
+                study.enqueue_trial(old.params)
     return held
 
 
