@@ -131,7 +131,7 @@ def test_a_band_is_drawn_of_three_seeds_or_more(make_run, tmp_path, monkeypatch)
         for seed in range(n):
             make_run(f"runs/{group}{seed}", np.sin(STEPS), seed=seed, gamma=len(group + "b" * n))
     found = compare.make_groups(compare.read_source(str(tmp_path / "runs")))
-    compare.draw(found, "light")
+    compare.draw(found, "light").savefig(tmp_path / "a.png")
     assert drawn == [compare.COLOURS["light"][1]]
     assert np.array(Image.open(tmp_path / "a.png"))[0, 0, :3].tolist() == [255] * 3
 

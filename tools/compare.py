@@ -441,7 +441,7 @@ def draw(found: dict[str, dict[str, Results]], theme_name: str):
     longest = max(len(textwrap.wrap(label, 20)) for groups in found.values() for label in groups)
     panel = max(2.2, most * (1.9 + longest) * SIZE / 72)  # inches: its height; beside it are 1.5 for labels
     width, height = columns * 5.4, rows * (panel + 0.75) + 0.35
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), facecolor=theme["page"])
     grid = figure.subplots(rows, columns, squeeze=False)
     figure.subplots_adjust(
         left=0.5 / width,
@@ -490,8 +490,8 @@ def main() -> None:
             name = re.sub(r"[^\w.-]+", "_", f"{env}__{label}")
             write_csv(args.out / f"{name}.csv", group)
     try:
-        for name, theme in THEMES.items():
-            draw(found, name).savefig(args.out / f"picture_{name}.png", dpi=160, facecolor=theme["page"])
+        for theme in THEMES:
+            draw(found, theme).savefig(args.out / f"picture_{theme}.png", dpi=160)
     except (ImportError, OSError) as error:
         refuse(f"no picture: {error}")
     print(f"see {args.out}/picture_light.png")
