@@ -185,7 +185,8 @@ def draw(theme: dict):
         below.set_xscale("log")
         below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "default", "2½", "5 ×"])
         below.minorticks_off()
-    words = "point: mean of the seeds, each a stroke; line: its 95 % interval; grey: nothing changed"
+    words = "point: mean of the seeds, each a stroke; line: its 95 % interval; grey: nothing changed;"
+    words += " orange, above: a seed is probably worse"
     figure.text(0.01, 0.015, words, color=theme["muted"], size=SIZE)
     return figure
 
