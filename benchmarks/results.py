@@ -28,6 +28,7 @@ import language
 import limits
 import numpy as np
 import preferences
+import short_runs
 import surrogate
 import timings
 from common import RESULTS, ROOT, Parser, find, markdown, read_rows, refuse
@@ -110,7 +111,19 @@ def picture(name: str) -> str:
     )
 
 
-MODULES = ablation, copies, failures, five_fixes, gpu, language, limits, preferences, surrogate, timings
+MODULES = (
+    ablation,
+    copies,
+    failures,
+    five_fixes,
+    gpu,
+    language,
+    limits,
+    preferences,
+    short_runs,
+    surrogate,
+    timings,
+)
 TABLES = {"summary": summary, "commands": commands, "deviations": deviations, "picture": picture}
 for module in MODULES:
     TABLES |= module.TABLES
