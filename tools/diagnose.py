@@ -243,7 +243,7 @@ def value_clip(run: Run) -> Finding | None:
     """The value clip holds the critic back: returns are far larger than it lets the critic move.
 
     Cure: --vf-clip-coef inf, smaller rewards.
-    Source: Engstrom et al. 2020; Andrychowicz et al. 2021; detail 9 of the 37.
+    Source: Engstrom et al. 2020; Andrychowicz et al. 2020; detail 9 of the 37.
     """
     if not run.has("value_loss", "explained_variance"):
         return None
@@ -289,7 +289,7 @@ def entropy_too_high(run: Run) -> Finding | None:
     """The entropy bonus outweighs the reward: the policy stays random, or becomes it.
 
     Cure: lower --ent-coef.
-    Source: Andrychowicz et al. 2021.
+    Source: Andrychowicz et al. 2020.
     """
     if not run.has("entropy"):
         return None
@@ -312,7 +312,7 @@ def gradients_cut_off(run: Run) -> Finding | None:
     """Nearly all of every gradient is cut off: what is left is small beside Adam's epsilon.
 
     Cure: scale the rewards, --norm-adv, raise --max-grad-norm.
-    Source: details 3 and 11 of the 37; Andrychowicz et al. 2021.
+    Source: details 3 and 11 of the 37; Andrychowicz et al. 2020.
     """
     if not run.has("grad_norm"):
         return None
@@ -328,7 +328,7 @@ def short_sight(run: Run) -> Finding | None:
     """The discount factor makes the agent short-sighted: what comes later counts little.
 
     Cure: --gamma 0.99.
-    Source: Schulman et al. 2016; Andrychowicz et al. 2021.
+    Source: Schulman et al. 2016; Andrychowicz et al. 2020.
     """
     gamma = run.flag("gamma", 1)
     if gamma > SIGHT or not run.has("episode_length") or run.has("score"):
