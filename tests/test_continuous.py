@@ -115,6 +115,7 @@ def test_initial_log_std(continuous, small, rollouts_of):
         _, [batch] = rollouts_of(continuous, replace(args, run_dir=args.run_dir + "-again"))
         assert batch.actions.flatten(0, 1).std(0).log() == pytest.approx(start, abs=0.15)
     assert tyro.cli(continuous.Args, args=["--log-std-init", "-0.5"]).log_std_init == -0.5
+    assert continuous.Agent(continuous.make_envs(args, 1), -1).log_std.tolist() == [-1, -1]  # no float
 
 
 def test_action_components_are_independent(agent):

@@ -147,12 +147,12 @@ DIFFS = {  # lines added and taken away
     (ppo_discrete, ppo_lstm): (81, 56),
     (ppo_discrete, ppo_tensor_envs): (93, 138),
     (ppo_atari, ppo_atari_lstm): (54, 38),
-    (ppo_atari, ppo_atari_distributed): (61, 28),
+    (ppo_atari, ppo_atari_distributed): (62, 34),
     (ppo_continuous, trpo): (103, 66),
     (ppo_llm, truncated): (137, 73),
-    (ppo_llm, grpo): (60, 77),
+    (ppo_llm, grpo): (62, 79),
     (grpo, dpo): (117, 121),
-    (dpo, reward_model): (117, 113),
+    (dpo, reward_model): (116, 112),
 }
 
 

@@ -1013,7 +1013,7 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
     code, out, _ = command_line(script, "--evaluate", args.run_dir, *reward, "--eval-episodes", 1)
     assert code == 0 and "of 1 held-out prompts" in out
     code, _, err = command_line(script, "--evaluate", args.run_dir, *reward, "--eval-episodes", 0)
-    assert code == 2 and "--eval-episodes 0: " in err
+    assert code == 2 and "--eval-episodes 0 leaves nothing" in err
     other = Path(args.run_dir).with_name("other.jsonl")
     other.write_text('{"prompt": "1>", "answer": "1", "level": 1}\n')
     code, out, _ = command_line(script, "--evaluate", args.run_dir, *reward, "--task", other)
@@ -1141,11 +1141,12 @@ def test_a_hook_may_end_the_run(script, make_args):
     assert checkpoint(args.run_dir)["iteration"] == 2
 
 
-def test_a_run_that_is_there_is_left_alone(script, make_args):
+def test_a_run_that_is_there_is_left_alone(script, make_args, monkeypatch):
     args = make_args(script, iterations=1)
     script.train(args)
+    monkeypatch.setattr(script, "warm_start", lambda *_: pytest.fail("it was late"))
     with pytest.raises(script.Mistake, match=f"{args.run_dir} holds a run, which --resume would continue"):
-        script.make_run_dir(args)
+        script.train(args)
 
 
 def test_a_run_that_goes_on_begins_with_a_cut(script, make_args, record):
@@ -1622,13 +1623,17 @@ def test_ratio_of_a_sequence(only_grpo, tokens):
     args = raw(grpo, clip_coef=0.1, clip_coef_high=0.15, loss_norm="sequence", sequence_ratio=True)
     logprobs = log_ratio.clone().requires_grad_()
     batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
-    loss, _ = grpo.grpo_loss(logprobs, grpo.Batch(**batch), args)
+    loss, metrics = grpo.grpo_loss(logprobs, grpo.Batch(**batch), args)
     ratios = [math.exp(x) for x in (0.2, 0.25, 0.1)]
     gains = [min(r * a, min(max(r, 0.9), 1.15) * a) for r, a in zip(ratios, (1, -2, 3), strict=True)]
     assert loss.item() == pytest.approx(-sum(gains) / 3)
     loss.backward()
     wanted = [0, 0, 0, 2 * ratios[1] / 6, 2 * ratios[1] / 6, -3 * ratios[2] / 3]
     assert logprobs.grad.tolist() == pytest.approx(wanted, abs=1e-6)
+    kls = log_ratio.exp() - 1 - log_ratio  # the divergences are of tokens all the same
+    assert metrics["kl"].item() == pytest.approx(kls.mean().item())
+    ref_kls = log_ratio.exp() * ((-log_ratio).exp() - 1 + log_ratio) / fields["lengths"]
+    assert metrics["ref_kl"].item() == pytest.approx(ref_kls.sum().item() / 3)
 
 
 def test_cispo(only_grpo, tokens):

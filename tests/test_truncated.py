@@ -313,6 +313,17 @@ def test_the_last_scores_are_known_after_a_resume(only_ppo, short, monkeypatch):
     assert [row["score"] for row in rest] == [log[-1]["score"]]
 
 
+def test_fewer_tokens_end_what_is_on_its_way(only_ppo, short, monkeypatch):
+    """A resumed run whose answers have to be shorter than some already are."""
+    monkeypatch.setattr(only_ppo.Agent, "act", lambda self, logits, greedy: torch.full((len(logits),), 9))
+    args = short(iterations=2, max_new_tokens=60, sft_steps=0, eval_episodes=0)
+    only_ppo.train(args)
+    assert [len(said) for _, _, said in checkpoint(args.run_dir)["running"]] == [4] * 8
+    more = replace(args, resume=args.run_dir, max_new_tokens=4, total_timesteps=48)
+    only_ppo.train(more)
+    assert checkpoint(args.run_dir)["running"] == []
+
+
 def test_evaluation_is_repeated(only_ppo, short, command_line, capfd, tmp_path):  # noqa: F811
     args = short()
     only_ppo.train(args)

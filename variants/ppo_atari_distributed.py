@@ -73,7 +73,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
-    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a KL above this is the last (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
     sticky_actions: float = 0.0  # probability, in each frame, that the last action goes on; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
@@ -269,11 +269,8 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
     return score.tolist()
 
 
-def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration.
-
-    on_iteration(metrics) is called after each iteration, which is the last one if it returns True.
-    """
+def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
+    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration."""
     # setup
     check(args)
     T, N = args.num_steps, args.num_envs
@@ -294,7 +291,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
     gradients = torch.compile(compute_gradients, fullgraph=True, disable=not args.compile)
-    # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
+    # A save cuts episodes off. Were it not rare, long ones would never be counted, only short ones.
     longest = envs.spec.kwargs.get("max_num_frames_per_episode", 0) / 4 if envs.spec else 0
     save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
     run_dir, lock = make_run_dir(args) if RANK == 0 else (args.resume, None)
@@ -305,10 +302,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     steps, log = first_iteration * B * WORLD_SIZE, []
     episodes = deque(past.get("episodes", ()), maxlen=100)  # the last: iteration, return, length
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
     if RANK == 0:
-        flags = json.dumps(asdict(args), indent=2).replace(
-            ": Infinity", ': "inf"'
-        )  # which JSON does not know
         (run_dir / "args.json").write_text(flags + "\n")
         writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
         writer.add_text("args", f"<pre>{flags}</pre>", steps)
@@ -340,7 +335,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration} of {RANK}", N)
             envs.close()
-            envs = make_envs(args, N)  # [E2] anew: what an env remembers, a reset may leave
+            envs = make_envs(args, N)  # [E2] new ones: an env may remember things across resets
             obs[T], _ = envs.reset(seed=seeds)  # the next rollout starts from row T
             score[:], length[:] = 0, 0
         remaining = 1 - iteration / num_iterations
@@ -394,7 +389,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
         numbers = {"reward": rewards, "final_value": final_values} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
         if RANK > 0:
             continue  # the first process speaks for all
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
@@ -414,8 +409,6 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
             status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
             print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
-        if on_iteration and on_iteration(log[-1]):
-            break
 
     # wrap up
     bar.close()
@@ -452,6 +445,8 @@ def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
     if not distributed.is_torchelastic_launched() and not args.evaluate:
         refuse("it is started by torchrun, as --help shows")
+    if ":" in args.device and not args.evaluate:
+        refuse(f"--device {args.device} is not here; there is cuda, a GPU for each process")
     counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches", "threads")
     highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
     highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf) | {"sticky_actions": 1}
@@ -486,7 +481,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:  # or another process is at work there
-        refuse(f"--run-dir {run_dir}: {error}")
+        refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
@@ -518,14 +513,15 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("env_id", "seed", "num_envs", "num_steps") if resuming else ():
-            if getattr(resuming, name) != getattr(saved, name):
+        for name in ("env_id", "seed", "num_envs", "num_steps"):
+            if resuming and getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
-            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                raise ValueError("the state of the optimizer does not fit")
+        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
+            for x, kept in parts["optimizer"].state.items():
+                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                    raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -549,14 +545,13 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
     sys.path.append("")  # the current folder, where the module of an env may be
-    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
-    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__, args=words)
+    args = given = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
+        args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
         if ":" in args.env_id and args.env_id != given.env_id:
             refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
     if RANK > 0:

@@ -84,7 +84,7 @@ class Args:
     kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
     kl_in_reward: bool = False  # the KL is subtracted from each token's reward, instead of added to the loss
     max_grad_norm: float = 0.5  # greatest norm of the policy's gradients, and of the critic's (inf: off)
-    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a KL above this is the last (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     dtype: str = "float32"  # or bfloat16: the model computes in it; weights, losses and Adam stay in float32
@@ -339,7 +339,7 @@ def make_task(args: Args) -> Task:
 
 
 def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """What a reward model reads: prompts and completions, with all that it expects around them."""
+    """What a reward model reads. A chat template ends each completion; else only those do that have ended."""
     pairs = list(zip(prompts, completions, strict=True))
     if chat:
         chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
@@ -450,12 +450,12 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
     check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
+    run_dir, lock = make_run_dir(args)
     if not args.resume:
         warm_start(agent, args, task)
     agent.copy_model()
     policy, critic = list(agent.model.parameters()), list(agent.critic.parameters())
     optimizer = optim.Adam([{"params": policy}, {"params": critic}], eps=1e-5, fused=True)  # [D03]
-    run_dir, lock = make_run_dir(args)
     past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {"iteration": 0}
     first_iteration, steps, log = past["iteration"], past["iteration"] * N, []
     flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
@@ -523,10 +523,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         # log
         steps += N
         row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
-        if broken := [
-            x for x, y in (row | agent.state_dict()).items() if not torch.as_tensor(y).isfinite().all()
-        ]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+        numbers = row | agent.state_dict()
+        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
         row["explained_variance"] = 1 - ((returns - values)[mask].var() / returns[mask].var()).item()
         totals = [float(np.sum(score)) for score in scores]
         row["score"], row["exact"] = float(np.mean(totals)), float(np.mean(exact))
@@ -606,7 +605,7 @@ def check(args: Args) -> None:
         if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
             refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
         if args.evaluate and not args.eval_episodes:
-            refuse(f"--eval-episodes 0: {folder} has held out nothing to evaluate")
+            refuse("--eval-episodes 0 leaves nothing to evaluate")
 
 
 def pick_device(name: str) -> torch.device:
@@ -627,7 +626,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:  # or another process is at work there
-        refuse(f"--run-dir {run_dir}: {error}")
+        refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
@@ -654,20 +653,21 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
     path = Path(run_dir) / "checkpoint.pt"
     try:
         content = path.read_bytes()
-        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+        if hashlib.sha256(memoryview(content)[:-32]).digest() != content[-32:]:
             raise ValueError(f"it is damaged, or older than {WRITER}")
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("model", "task", "seed", "num_envs") if resuming else ():
-            if getattr(resuming, name) != getattr(saved, name):
+        for name in ("model", "task", "seed", "num_envs"):
+            if resuming and getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
-            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                raise ValueError("the state of the optimizer does not fit")
+        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
+            for x, kept in parts["optimizer"].state.items():
+                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                    raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -687,14 +687,13 @@ def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
-    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__, args=words)
+    args = given = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
+        args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
         if ":" in args.reward and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
     if not args.evaluate:

@@ -57,7 +57,7 @@ mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn
 
 @dataclass
 class Args:
-    env_id: str = "HalfCheetah-v5"  # id in gymnasium's registry; "module:Name-v0" imports the module first
+    env_id: str = "HalfCheetah-v5"  # id in gymnasium's registry; "module:id" imports the module first
     env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
     seed: int = 1  # all random numbers follow from it
     total_timesteps: int | float = 1_000_000  # env steps of all envs together, in whole rollouts
@@ -193,7 +193,7 @@ class Agent(nn.Module):
         self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
         self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] a network of its own
         self.critic = mlp(obs_dim, 1, gain=1.0)
-        self.log_std = nn.Parameter(torch.full(self.action_shape, log_std_init))  # [D24]
+        self.log_std = nn.Parameter(torch.full(self.action_shape, float(log_std_init)))  # [D24]
         self.register_buffer("beta", torch.tensor(1.0))  # weight of the KL penalty, saved with the weights
 
     def normalize(self, obs: Tensor) -> Tensor:
@@ -304,9 +304,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
     gradients = torch.compile(compute_gradients, fullgraph=True, disable=not args.compile)
     low, high = (x.astype(float) for x in (envs.unwrapped.action_space.low, envs.unwrapped.action_space.high))
-    if ((low > 1) | (high < -1) | ((high - low > 20) & (high - low < 1e6))).any():  # beyond: as good as none
+    if ((low > 1) | (high < -1) | ((high - low > 20) & (high - low < 1e6))).any():  # 1e6 is as good as none
         print(f"{args.env_id}: actions begin around 0 +- 1, far from their bounds: RescaleAction helps")
-    # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
+    # A save cuts episodes off. Were it not rare, long ones would never be counted, only short ones.
     longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
     save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
     run_dir, lock = make_run_dir(args)
@@ -345,7 +345,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
             envs.close()
-            envs = make_envs(args, N)  # [E2] anew: what an env remembers, a reset may leave
+            envs = make_envs(args, N)  # [E2] new ones: an env may remember things across resets
             obs[T], _ = envs.reset(seed=seeds)  # the next rollout starts from row T
             score[:], length[:], past_return[:] = 0, 0, 0
         remaining = 1 - iteration / num_iterations
@@ -405,7 +405,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
         numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
         row["beta"] = agent.beta.item()
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
@@ -495,7 +495,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:  # or another process is at work there
-        refuse(f"--run-dir {run_dir}: {error}")
+        refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
@@ -526,14 +526,15 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init", "beta") if resuming else ():
-            if getattr(resuming, name) != getattr(saved, name):
+        for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init", "beta"):
+            if resuming and getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
-            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                raise ValueError("the state of the optimizer does not fit")
+        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
+            for x, kept in parts["optimizer"].state.items():
+                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                    raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -557,14 +558,13 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
     sys.path.append("")  # the current folder, where the module of an env may be
-    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
-    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__, args=words)
+    args = given = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
+        args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
         if ":" in args.env_id and args.env_id != given.env_id:
             refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
     if not args.evaluate:

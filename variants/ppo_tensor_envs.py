@@ -64,7 +64,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
-    target_kl: float = math.inf  # no further epoch after a last minibatch with a KL above this (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a KL above this is the last (inf: off)
 
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
@@ -235,13 +235,13 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
     gradients = torch.compile(compute_gradients, fullgraph=True, disable=not args.compile)
-    # A save cuts episodes off. Were it not rare, long ones would never be counted, only those that fail.
+    # A save cuts episodes off. Were it not rare, long ones would never be counted, only short ones.
     save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * env.time_limit / T))
     run_dir, lock = make_run_dir(args)
     past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {}
     first_iteration = past.get("iteration", 0)
     steps, log = first_iteration * B, []
-    episodes = deque(past.get("episodes", ()), maxlen=100 + 2 * N)  # the last: as below
+    episodes = deque(past.get("episodes", ()), maxlen=100 + 2 * N)  # the last: iteration, return, length
     flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
     (run_dir / "args.json").write_text(flags + "\n")
     writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
@@ -289,9 +289,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
             # One pass is faster than T small ones; the weights are still those that acted.
             dist, values = agent(obs[:T])
             logprobs = dist.log_prob(actions)
-            next_values = agent.critic(next_obs).squeeze(-1) * (1 - terminations)  # [E1] 0 at an end
+            next_values = agent.critic(next_obs).squeeze(-1) * (1 - terminations)  # [E1] 0 where terminated
         ended = torch.stack([scores, lengths], -1)[dones.bool()].tolist()
-        episodes.extend((iteration, *episode) for episode in ended)  # iteration, return, length
+        episodes.extend((iteration, *episode) for episode in ended)
 
         # update
         advantages = compute_gae(rewards, values, next_values, dones, args.gamma, args.gae_lambda)
@@ -315,7 +315,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
         numbers = {"obs": next_obs, "reward": rewards} | row | agent.state_dict()
         if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
         _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
@@ -399,7 +399,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:  # or another process is at work there
-        refuse(f"--run-dir {run_dir}: {error}")
+        refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
@@ -430,14 +430,15 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("seed", "num_envs", "num_steps") if resuming else ():
-            if getattr(resuming, name) != getattr(saved, name):
+        for name in ("seed", "num_envs", "num_steps"):
+            if resuming and getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
-            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                raise ValueError("the state of the optimizer does not fit")
+        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
+            for x, kept in parts["optimizer"].state.items():
+                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                    raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -455,14 +456,13 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
-    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
         refuse("an empty value on the command line")
-    args = tyro.cli(Args, description=__doc__, args=words)
+    args = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
+        args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
     if not args.evaluate:
         train(args)
         return

@@ -10,7 +10,7 @@
     python variants/reward_model.py --run-dir runs/judge        # of pairs that a new small model makes
     python variants/ppo_llm.py --reward runs/judge/model --kl-coef 0.1    # the other half of RLHF
     python variants/reward_model.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-5
-    git diff --no-index variants/dpo.py variants/reward_model.py
+    git diff --no-index variants/dpo.py variants/reward_model.py    # a score in place of a policy
 
 Of two completions of a prompt, one was preferred. A language model whose last layer is one number for a text
 learns numbers that say which: the greater the difference, the more probable.
@@ -88,7 +88,7 @@ class Args:
     evaluate: str = ""  # folder of the run to evaluate, instead of training
     checkpoints: int = 10  # saves on the way, each replaces the last (0: only the end is saved)
     track: bool = False  # the run is logged to Weights & Biases, too
-    eval_episodes: int = 500  # prompts held out of training, with a pair each, ranked after it
+    eval_episodes: int = 500  # pairs held out of training, ranked after it
 
 
 class Batch(NamedTuple):
@@ -303,7 +303,7 @@ def make_task(args: Args) -> Task:
 
 
 def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """What a reward model reads: prompts and completions, with all that it expects around them."""
+    """What a reward model reads. A chat template ends each completion; else only those do that have ended."""
     pairs = list(zip(prompts, completions, strict=True))
     if chat:
         chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
@@ -511,10 +511,9 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         # log
         steps += N
         row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
-        if broken := [
-            x for x, y in (row | agent.state_dict()).items() if not torch.as_tensor(y).isfinite().all()
-        ]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # nor gets it saved
+        numbers = row | agent.state_dict()
+        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
+            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["pairs_per_second"] = N / (time.perf_counter() - start)
         log.append({"steps": steps} | row)
@@ -601,7 +600,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:  # or another process is at work there
-        refuse(f"--run-dir {run_dir}: {error}")
+        refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
@@ -628,20 +627,21 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
     path = Path(run_dir) / "checkpoint.pt"
     try:
         content = path.read_bytes()
-        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+        if hashlib.sha256(memoryview(content)[:-32]).digest() != content[-32:]:
             raise ValueError(f"it is damaged, or older than {WRITER}")
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("model", "task", "seed", "num_envs") if resuming else ():
-            if getattr(resuming, name) != getattr(saved, name):
+        for name in ("model", "task", "seed", "num_envs"):
+            if resuming and getattr(resuming, name) != getattr(saved, name):
                 raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        for x, moments in parts["optimizer"].state.items() if resuming else ():  # a fused step trusts them
-            if [(y.shape, y.stride()) for y in moments.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                raise ValueError("the state of the optimizer does not fit")
+        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
+            for x, kept in parts["optimizer"].state.items():
+                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
+                    raise ValueError("the state of the optimizer does not fit")
     except Exception as error:  # no file, half a file, or one that does not fit
         refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
     return checkpoint
@@ -667,14 +667,13 @@ def report(agent: Agent, args: Args, run_dir: Path, pairs: list[tuple]) -> float
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    words = [word for flag in sys.argv[1:] for word in flag.split("=", flag.startswith("--"))]
-    if "" in words:  # --resume=$A_VARIABLE_THAT_IS_NOT_SET
+    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__, args=words)
+    args = given = tyro.cli(Args, description=__doc__)
     if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
         refuse("--run-dir, --resume and --evaluate exclude each other")
     if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
-        args = tyro.cli(Args, description=__doc__, args=words, default=load(folder)["args"])
+        args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
         if ":" in args.reward and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
     if not args.evaluate:
