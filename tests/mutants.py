@@ -406,7 +406,7 @@ MUTANTS = [Mutant(*mutant) for mutant in (
     ("D24", "nn.Parameter(torch.full(self.action_shape, float(log_std_init)))",
      "torch.full(self.action_shape, log_std_init)"),
     ("D24", "torch.full(self.action_shape, float(log_std_init))", "-torch.ones(self.action_shape)"),
-    ("D24", "float(log_std_init)", "log_std_init", "", CONTINUOUS),
+    ("D24", "float(log_std_init)", "log_std_init", "test_continuous::test_initial_log", CONTINUOUS),
     ("D25", "Independent(dist, len(self.action_shape))", "dist"),
     ("D26", "self.critic(self.normalize(obs))", "self.critic[-1](self.actor[:-1](self.normalize(obs)))"),
     ("D27", "gym.wrappers.vector.ClipAction(envs)", "envs"),
