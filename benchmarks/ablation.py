@@ -10,6 +10,7 @@ the last episodes in training, its mean over all of training, and that of 20 epi
 benchmarks/results.py writes the page, and benchmarks/plot.py the picture.
 """
 
+import itertools
 import os
 import re
 import shlex
@@ -40,6 +41,7 @@ from compare import bootstrap, improvement, interval, number, style
 TABLE = tomllib.loads((ROOT / "benchmarks/ablation.toml").read_text())
 CSV = RESULTS / "ablation_runs.csv"
 NOTES = RESULTS / "ablation.csv"  # for the notes of the reading room; benchmarks/results.py writes it
+DETAILS = r"[DE]\d+"  # their tags
 COLUMNS = ["env", "change", "seed", "final", "whole", "evaluation", "command", "made"]
 
 
@@ -101,11 +103,66 @@ def complete(rows: list[dict[str, str]], env: str) -> list[str]:
     return done if "nothing" in done else []
 
 
-def table(env: str, what: str) -> str:
-    """Details, or changes of one flag, by how much is lost: over all of training, and by the final policy."""
-    rows, tags, lines = read_dicts(CSV), r"[DE]\d+" if what == "details" else what, []
+def default_of(flag: str, env: str) -> float:
+    """The value of a flag in the runs without any change."""
+    script, words = TABLE["envs"][env]["script"], shlex.split(TABLE["envs"][env]["flags"])
+    usual = {"clip_coef": 0.2, "update_epochs": 4 if script == "ppo_discrete.py" else 10}
+    given = dict(itertools.pairwise(words))
+    return float(given.get(f"--{flag.replace('_', '-')}", usual[flag]))
+
+
+def measured(tags: str) -> dict[str, dict[str, tuple[str, np.ndarray, tuple]]]:
+    """{change: {env: tag, returns over all of training, and whether they are better than without it}}."""
+    rows, found = read_dicts(CSV), {}
+    for env in TABLE["envs"]:
+        for name in complete(rows, env):
+            change, values = change_in(name, env), of(rows, env, name, "whole")
+            if re.fullmatch(tags, change["tag"]):
+                better = improvement(values, of(rows, env, "nothing", "whole"))
+                found.setdefault(change["what"], {})[env] = change["tag"], values, better
+    return found
+
+
+def harm(envs: dict[str, tuple]) -> float:
+    """How probably a seed is better, in the mean over envs: what sorts changes, the most harmful first."""
+    return np.mean([better[0] for _, _, better in envs.values()])
+
+
+def overview(what: str) -> str:
+    """Details, or values of one flag, in all envs: returns over all of training, in the mean over seeds.
+
+    In bold print: a seed is probably worse than one without the change; with an arrow: better.
+    """
+    rows, details = read_dicts(CSV), what == "details"
+    found = measured(DETAILS if details else what)
+    base = {env: of(rows, env, "nothing", "whole") for env in TABLE["envs"] if complete(rows, env)}
+    lines = {"nothing changed": ["", "nothing changed", *(number(x.mean()) for x in base.values())]}
+    for change in sorted(found, key=lambda change: harm(found[change])):
+        tags = ", ".join(dict.fromkeys(tag for tag, *_ in found[change].values()))
+        line = lines[change] = [tags, change]
+        for env in base:
+            _, values, (_, low, high) = found[change].get(env, ("", None, (0, 0, 0)))
+            shown = "" if values is None else number(values.mean())
+            line.append(f"**{shown}**" if shown and high < 0.5 else shown + " ↑" * (low > 0.5))
+    heads = ["tag", "change", *(env.partition("-")[0] for env in base)]
+    if details:
+        return markdown(heads, lines.values())
+    for n, env in enumerate(base, 2):  # nothing changed is a value of the flag, in each env another one
+        default = f"{default_of(what, env):g}"
+        lines.setdefault(default, ["", default, *[""] * len(base)])[n] = (
+            lines["nothing changed"][n] + " (default)"
+        )
+    del lines["nothing changed"]
+    flag = f"`--{what.replace('_', '-')}`"
+    return markdown([flag, *heads[2:]], (lines[x][1:] for x in sorted(lines, key=float)))
+
+
+def table(env: str) -> str:
+    """Details, by how much is lost: over all of training, and by the final policy."""
+    rows, lines = read_dicts(CSV), []
     base = of(rows, env, "nothing", "whole")
-    names = [x for x in complete(rows, env) if x == "nothing" or re.fullmatch(tags, change_in(x, env)["tag"])]
+    names = complete(rows, env)
+    names = [x for x in names if x == "nothing" or re.fullmatch(DETAILS, change_in(x, env)["tag"])]
     names.sort(key=lambda name: -of(rows, env, name, "whole").mean())
     for name in names:
         change, whole = change_in(name, env), of(rows, env, name, "whole")
@@ -124,74 +181,64 @@ def notes() -> str:
     for env in TABLE["envs"]:
         for name in complete(rows, env):
             change = change_in(name, env)
-            if re.fullmatch(r"[DE]\d+", change["tag"]):
+            if re.fullmatch(DETAILS, change["tag"]):
                 means = [of(rows, env, x, "whole").mean() for x in ("nothing", name)]
                 what = change["what"].replace(",", ";")
                 lines.append(",".join([change["tag"], env, what, *(number(x, 100) for x in means)]))
     return "\n".join(lines) + "\n"
 
 
-CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of changes that are numbers
+CURVES = {
+    "clip_coef": "the clip, ε",
+    "update_epochs": "the number of epochs",
+}  # tags of changes that are numbers
 
 
 def draw(theme: dict):
     """A panel for each env: returns over all of training with each detail changed; below, both curves."""
-    rows = read_dicts(CSV)
-    done = {env: complete(rows, env) for env in TABLE["envs"] if complete(rows, env)}
-    details = {}  # name: what it is, in the order of the first env that has it
-    for env, names in done.items():
-        for name in sorted(names, key=lambda name: of(rows, env, name, "whole").mean()):  # noqa: B023
-            if re.fullmatch(r"[DE]\d+", change_in(name, env)["tag"]):
-                details.setdefault(name, change_in(name, env)["what"])
-    size = (WIDTH, 0.24 * len(details) + 3.4)
-    figure, grid = subplots(2, len(done), size, squeeze=False, height_ratios=[2.2, 1])
-    figure.subplots_adjust(left=0.36, right=0.98, top=0.94, bottom=0.07, hspace=0.34, wspace=0.12)
-    for env, (above, below) in zip(done, grid.T, strict=True):
-        base, script = of(rows, env, "nothing", "whole"), TABLE["envs"][env]["script"]
-        style(above, env, theme, "x")
-        low, high = bootstrap(base)
-        above.axvspan(low, high, color=theme["muted"], alpha=0.2, linewidth=0)
-        for y, name in enumerate(details):
-            values = of(rows, env, name, "whole")
-            if name not in done[env]:
-                continue
-            low, high = bootstrap(values)
-            worse = improvement(values, base)[2] < 0.5
-            colour = theme["other"] if worse else theme["ours"]
-            above.plot([low, high], [y, y], color=colour, linewidth=1.6)
-            above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
-            above.plot(values.mean(), y, "o", color=colour, markersize=4.5)
-        words = details.values() if above is grid[0, 0] else [""] * len(details)
-        above.set_yticks(range(len(details)), words)
-        above.set_ylim(-0.6, len(details) - 0.4)
+    rows, details, curves = read_dicts(CSV), measured(DETAILS), {tag: measured(tag) for tag in CURVES}
+    envs = [env for env in TABLE["envs"] if complete(rows, env)]
+    order = sorted(details, key=lambda change: -harm(details[change]))  # the first is at the bottom
+    figure, grid = subplots(
+        2, len(envs), (WIDTH, 0.24 * len(order) + 3.4), squeeze=False, height_ratios=[2.2, 1]
+    )
+    figure.subplots_adjust(left=0.36, right=0.98, top=0.94, bottom=0.08, hspace=0.3, wspace=0.25)
+    for env, (above, below) in zip(envs, grid.T, strict=True):
+        base = of(rows, env, "nothing", "whole")
+        style(above, env.partition("-")[0], theme, "x")
+        above.axvspan(*bootstrap(base), color=theme["muted"], alpha=0.2, linewidth=0)
+        for y, change in enumerate(order):
+            if env in details[change]:
+                _, values, (_, _, high) = details[change][env]
+                colour = theme["other"] if high < 0.5 else theme["ours"]
+                above.plot(bootstrap(values), [y, y], color=colour, linewidth=1.6)
+                above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
+                above.plot(values.mean(), y, "o", color=colour, markersize=4.5)
+        above.set_yticks(range(len(order)), order if env == envs[0] else [""] * len(order))
+        above.set_ylim(-0.6, len(order) - 0.4)
         style(below, "", theme, "y")
         for tag, colour in zip(CURVES, (theme["ours"], theme["other"]), strict=True):
-            points = {1.0: base}  # in units of the default
-            default = {"clip_coef": 0.2, "update_epochs": 4 if "discrete" in script else 10}[tag]
-            for name in done[env]:
-                change = change_in(name, env)
-                if change["tag"] == tag:
-                    points[float(change["what"]) / default] = of(rows, env, name, "whole")
-            if len(points) > 1:
+            there = {float(x): found[env][1] for x, found in curves[tag].items() if env in found}
+            points = {x / default_of(tag, env): values for x, values in there.items()} | {1.0: base}
+            if there:
                 x = sorted(points)
                 below.plot(x, [points[k].mean() for k in x], "o-", color=colour, linewidth=1.6, markersize=3)
                 bands = np.array([bootstrap(points[k]) for k in x]).T
-                below.fill_between(x, *bands, color=colour, alpha=0.2, linewidth=0)
-                below.annotate(
-                    CURVES[tag], (x[-1], points[x[-1]].mean()), xytext=(0, 5 if tag != "clip_coef" else -11),
-                    textcoords="offset points", color=colour, size=SIZE, ha="right",
-                )  # fmt: skip
+                below.fill_between(x, *bands, color=colour, alpha=0.2, linewidth=0, label=CURVES[tag])
         below.set_visible(bool(below.lines))
         below.set_xscale("log")
-        below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "default", "2½", "5 ×"])
+        below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "1", "2½", "5"])
         below.minorticks_off()
+    words = dict(frameon=False, labelcolor=theme["ink"], fontsize=SIZE, title="as multiples of the default:")
+    legend = grid[1, 0].legend(loc="center right", bbox_to_anchor=(-0.3, 0.5), title_fontsize=SIZE, **words)
+    legend.get_title().set_color(theme["muted"])
     words = "point: mean of the seeds, each a stroke; line: its 95 % interval; grey: nothing changed;"
-    words += " orange, above: a seed is probably worse"
+    words += " orange: a seed is probably worse"
     figure.text(0.01, 0.015, words, color=theme["muted"], size=SIZE)
     return figure
 
 
-TABLES = {"ablation": table}
+TABLES = {"ablation": table, "ablations": overview}
 PICTURES = {"ablation": (draw, [CSV, TABLE])}
 
 
