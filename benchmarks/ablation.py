@@ -143,7 +143,7 @@ def overview(what: str) -> str:
         for env in base:
             _, values, (_, low, high) = found[change].get(env, ("", None, (0, 0, 0)))
             shown = "" if values is None else number(values.mean())
-            line.append(f"**{shown}**" if shown and high < 0.5 else shown + " ↑" * (low > 0.5))
+            line.append(f"**{shown}**" if shown and high < 0.5 else shown + "\xa0↑" * (low > 0.5))
     heads = ["tag", "change", *(env.partition("-")[0] for env in base)]
     if details:
         return markdown(heads, lines.values())

@@ -90,7 +90,7 @@ def test_an_overview_by_hand(monkeypatch):
         "|---|---|---|---|",
         "| | nothing changed | 12.0 | 12.0 |",
         "| D05 | λ = 1: Monte Carlo | 12.0 | |",
-        "| D08 | no clip | 22.0 ↑ | **7.00** |",
+        "| D08 | no clip | 22.0\xa0↑ | **7.00** |",
     ]
     assert ablation.overview("clip_coef").splitlines() == [
         "| `--clip-coef` | X | Y |",
