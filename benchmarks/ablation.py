@@ -123,8 +123,8 @@ def measured(tags: str) -> dict[str, dict[str, tuple[str, np.ndarray, tuple]]]:
     return found
 
 
-def harm(envs: dict[str, tuple]) -> float:
-    """How probably a seed is better, in the mean over envs: what sorts changes, the most harmful first."""
+def chance(envs: dict[str, tuple]) -> float:
+    """How probably a seed is better with a change, in the mean over envs: the most harmful has the least."""
     return np.mean([better[0] for _, _, better in envs.values()])
 
 
@@ -137,7 +137,7 @@ def overview(what: str) -> str:
     found = measured(DETAILS if details else what)
     base = {env: of(rows, env, "nothing", "whole") for env in TABLE["envs"] if complete(rows, env)}
     lines = {"nothing changed": ["", "nothing changed", *(number(x.mean()) for x in base.values())]}
-    for change in sorted(found, key=lambda change: harm(found[change])):
+    for change in sorted(found, key=lambda change: chance(found[change])):
         tags = ", ".join(dict.fromkeys(tag for tag, *_ in found[change].values()))
         line = lines[change] = [tags, change]
         for env in base:
@@ -167,10 +167,10 @@ def table(env: str) -> str:
     for name in names:
         change, whole = change_in(name, env), of(rows, env, name, "whole")
         better, low, high = improvement(whole, base)
-        chance = "" if name == "nothing" else f"{better:.2f} [{low:.2f}, {high:.2f}]"
+        beside = "" if name == "nothing" else f"{better:.2f} [{low:.2f}, {high:.2f}]"
         evaluation = of(rows, env, name, "evaluation")
         both = [f"{number(x.mean())} {interval(x)}" for x in (whole, evaluation)]
-        lines.append([change["tag"], change["what"], *both, chance])
+        lines.append([change["tag"], change["what"], *both, beside])
     heads = ["tag", "change", "all of training", "final policy", "better than unchanged"]
     return markdown(heads, lines)
 
@@ -188,17 +188,14 @@ def notes() -> str:
     return "\n".join(lines) + "\n"
 
 
-CURVES = {
-    "clip_coef": "the clip, ε",
-    "update_epochs": "the number of epochs",
-}  # tags of changes that are numbers
+CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of changes that are numbers
 
 
 def draw(theme: dict):
     """A panel for each env: returns over all of training with each detail changed; below, both curves."""
     rows, details, curves = read_dicts(CSV), measured(DETAILS), {tag: measured(tag) for tag in CURVES}
     envs = [env for env in TABLE["envs"] if complete(rows, env)]
-    order = sorted(details, key=lambda change: -harm(details[change]))  # the first is at the bottom
+    order = sorted(details, key=lambda change: -chance(details[change]))  # the first is at the bottom
     figure, grid = subplots(
         2, len(envs), (WIDTH, 0.24 * len(order) + 3.4), squeeze=False, height_ratios=[2.2, 1]
     )
@@ -214,6 +211,9 @@ def draw(theme: dict):
                 above.plot(bootstrap(values), [y, y], color=colour, linewidth=1.6)
                 above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
                 above.plot(values.mean(), y, "o", color=colour, markersize=4.5)
+        left, right = above.get_xlim()
+        above.set_xlim(min(left, 0), max(right, 0))
+        above.locator_params(axis="x", nbins=3)
         above.set_yticks(range(len(order)), order if env == envs[0] else [""] * len(order))
         above.set_ylim(-0.6, len(order) - 0.4)
         style(below, "", theme, "y")
