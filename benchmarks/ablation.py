@@ -227,7 +227,8 @@ def draw(theme: dict):
                 below.fill_between(x, *bands, color=colour, alpha=0.2, linewidth=0, label=CURVES[tag])
         below.set_visible(bool(below.lines))
         below.set_xscale("log")
-        below.set_xticks([0.25, 0.5, 1, 2.5, 5], ["¼", "½", "1", "2½", "5"])
+        below.set_xlim(0.08, 10)  # to the right there is room for what is written beside the next panel
+        below.set_xticks([0.1, 0.25, 0.5, 1, 2, 5], ["⅒", "¼", "½", "1", "2", "5"])
         below.minorticks_off()
     words = dict(frameon=False, labelcolor=theme["ink"], fontsize=SIZE, title="as multiples of the default:")
     legend = grid[1, 0].legend(loc="center right", bbox_to_anchor=(-0.3, 0.5), title_fontsize=SIZE, **words)
