@@ -203,6 +203,22 @@ def test_gae_is_the_weighted_mean():
         assert ppo_discrete.compute_gae(*arrays, gamma, lam)[0, 0] == pytest.approx(mean)
 
 
+def test_gae_is_reinforce_in_the_limit():
+    rewards, values, gamma = rollout()
+    rewards, values = rewards[:, None], values[:, None]
+    dones, nothing = np.zeros_like(rewards), np.zeros_like(rewards)
+    dones[-1] = 1
+    gae = ppo_discrete.compute_gae
+    next_values = np.append(values[1:-1], [[0]], 0)  # the last step ends the episode
+    discounts = gamma ** np.arange(len(rewards))
+    returns = [discounts[: len(rewards) - t] @ rewards[t:] for t in range(len(rewards))]
+    np.testing.assert_allclose(gae(rewards, values[:-1], next_values, dones, gamma, 1), returns - values[:-1])
+    plain = rewards[::-1].cumsum(0)[::-1]
+    np.testing.assert_allclose(gae(rewards, nothing, nothing, dones, 1, 1), plain)
+    td_errors = rewards + gamma * next_values - values[:-1]
+    np.testing.assert_allclose(gae(rewards, values[:-1], next_values, dones, gamma, 0), td_errors)
+
+
 def test_ratio_has_the_gradient_of_the_log_probability():
     advantages = torch.tensor([1.0, -2.0, 0.5])[BATCH]
     logprobs = ONE_STATE.log_softmax(-1)[BATCH]

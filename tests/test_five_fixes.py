@@ -63,7 +63,9 @@ def test_the_first_program_has_fifteen_lines_and_learns():
 
 
 def test_three_steps_by_hand():
-    rows = [list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|.*$", PAGE, re.M)]
+    rows = [
+        list(map(float, row.strip("| ").split("|"))) for row in re.findall(r"^\| \d \|[ \d.|-]+$", PAGE, re.M)
+    ]
     _, rewards, values, residuals, *advantages = np.array(rows).T[..., None]
     dones = np.array([[0], [0], [1]])
     next_values = np.append(values[1:], [[0.0]], 0)  # nothing comes after the fall
