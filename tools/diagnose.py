@@ -286,7 +286,7 @@ def entropy_collapse(run: Run) -> Finding | None:
 
 
 def entropy_too_high(run: Run) -> Finding | None:
-    """The entropy bonus outweighs the reward: the policy stays random, or becomes it.
+    """The entropy bonus outweighs the reward: the policy stays or becomes random.
 
     Cure: lower --ent-coef.
     Source: Andrychowicz et al. 2020.
