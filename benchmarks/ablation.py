@@ -225,11 +225,12 @@ def draw(theme: dict):
                 below.plot(x, [points[k].mean() for k in x], "o-", color=colour, linewidth=1.6, markersize=3)
                 bands = np.array([bootstrap(points[k]) for k in x]).T
                 below.fill_between(x, *bands, color=colour, alpha=0.2, linewidth=0, label=CURVES[tag])
-        below.set_visible(bool(below.lines))
         below.set_xscale("log")
-        below.set_xlim(0.08, 10)  # to the right there is room for what is written beside the next panel
+        below.set_xlim(0.08, 10)
         below.set_xticks([0.1, 0.25, 0.5, 1, 2, 5], ["⅒", "¼", "½", "1", "2", "5"])
         below.minorticks_off()
+        for label in below.get_yticklabels():  # they hide the grid of the panel before
+            label.set_bbox({"facecolor": theme["page"], "edgecolor": "none", "pad": 1})
     words = dict(frameon=False, labelcolor=theme["ink"], fontsize=SIZE, title="as multiples of the default:")
     legend = grid[1, 0].legend(loc="center right", bbox_to_anchor=(-0.3, 0.5), title_fontsize=SIZE, **words)
     legend.get_title().set_color(theme["muted"])
