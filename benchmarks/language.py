@@ -1,7 +1,7 @@
 """What language models learn, and what breaks when they are trained: docs/language.md.
 
     pip install -r variants/requirements.txt reasoning-gym==0.1.25
-    python benchmarks/language.py           # 87 runs, of LEARNING, WINDOWS, and RUNS: over two hours
+    python benchmarks/language.py           # 108 runs, of LEARNING, WINDOWS, and RUNS: over two hours
     python benchmarks/language.py --measure grpo    # time and memory; timings.py takes two scripts in turn
 
 Rows are in benchmarks/results/ as soon as a run is finished, of LEARNING in language_scores.csv, of WINDOWS
@@ -64,6 +64,10 @@ LEARNING = {  # a table: its rows, and what makes them
         "CISPO": f"{EDITED}/CISPO.py --kl-coef 0",
         "GSPO": f"{GSPO} --clip-coef 3e-4 --clip-coef-high 4e-4",
         "GSPO, wider clips": f"{GSPO} --clip-coef 0.05 --clip-coef-high 0.07",
+    },
+    "clips": {
+        f"`{clip}`": f"variants/ppo_llm.py --clip-coef {clip}"
+        for clip in ("0.05", "0.1", "0.2", "0.5", "inf", "0.2 --kl-coef 0", "inf --kl-coef 0")
     },
     "backward": {
         "after the warm start": f"variants/ppo_llm.py {SPELL} {START}",
@@ -178,7 +182,7 @@ def learned(task: str) -> str:
     for name, command in LEARNING[task].items():
         pairs = [found[task, name, seed] for seed in SEEDS]
         pairs.append(np.mean(pairs, axis=0))
-        alone = task in ("sorting", "relatives")  # where the score is that of exact answers
+        alone = task != "backward"  # where the score is that of exact answers
         cells = [f"{exact:.3f}" if alone else f"{score:.3f} ({exact:.3f})" for score, exact in pairs]
         rows.append([name, f"`python {command}`", *cells])
     return markdown(["run", "command", *(f"seed {seed}" for seed in SEEDS), "mean"], rows)
