@@ -115,7 +115,8 @@ def small() -> None:
     tensor = torch.zeros(128, 4)
     show("a row of rewards, NumPy", lambda: rewards.__setitem__(5, reward))
     show("a row of rewards, torch", lambda: tensor.__setitem__(5, torch.as_tensor(reward)))
-    arrays = np.ones((2048, 1), np.float32), np.ones((2049, 1), np.float32), np.zeros((2048, 1), np.float32)
+    ones, dones = np.ones((2048, 1), np.float32), np.zeros((2048, 1), np.float32)
+    arrays = ones, ones, ones, dones  # rewards, values, next values
     show("GAE of 2048 steps, NumPy", lambda: ppo_discrete.compute_gae(*arrays, 0.99, 0.95), 5)
     tensors = [torch.as_tensor(array) for array in arrays]
     show("GAE of 2048 steps, torch", lambda: ppo_discrete.compute_gae(*tensors, 0.99, 0.95), 5)

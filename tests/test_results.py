@@ -26,6 +26,7 @@ import language
 import learning_curves
 import limits
 import numpy as np
+import operations
 import plot
 import pytest
 import results
@@ -201,6 +202,19 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     text = f"{pole[0]} on CartPole, {cheetah[0]} on HalfCheetah, {breakout[0]} on Breakout; "
     text += f"with `--compile` {pole[1]}, {cheetah[1]}, {breakout[1]} ("
     assert text in (results.ROOT / "docs/beside_others.md").read_text()
+
+
+def test_every_operation_runs(monkeypatch):
+    """Once, uncompiled: a script that has changed is noticed here, not when it is timed again."""
+    names = []
+    monkeypatch.setattr(operations, "show", lambda name, function, *_: [function(), names.append(name)])
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)  # and back to what it was
+    for memory_kept in (False, True):
+        operations.atari(memory_kept)
+    operations.small()
+    operations.fisher()
+    assert {*names} == {*timings.OPERATIONS, *itertools.chain(*timings.OPERATIONS.values())}
 
 
 def test_ratios_are_those_within_a_round():
