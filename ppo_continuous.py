@@ -1,8 +1,15 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0", "gymnasium[box2d,classic-control,mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6",
-#     "tyro==1.0.17", "tensorboard==2.21.0", "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0",
+#     "torch==2.13.0",
+#     "gymnasium[box2d,classic-control,mujoco]==1.4.0",
+#     "mujoco==4.0.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
 #     "moviepy==2.2.1",
 # ]
 # ///
@@ -13,9 +20,9 @@
     git diff --no-index ppo_discrete.py ppo_continuous.py      # what continuous actions change
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.
-        What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
+        Arrays of states (obs, values) have T + 1 rows, arrays of steps (rewards, dones) have T.
 
-Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
+Tags    [D08] marks the line of detail 8 in docs/details.md; other letters are our own additions.
 """
 
 import hashlib
@@ -30,6 +37,7 @@ import time
 import traceback
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -50,47 +58,51 @@ from torch.distributions import Distribution, Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
-# HalfCheetah's file has a deprecated attribute, which every new env would report.
-mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn(text, stacklevel=2))
+WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
 
 
 @dataclass
 class Args:
-    env_id: str = "HalfCheetah-v5"  # id in gymnasium's registry; "module:id" imports the module first
+    # the env
+    env_id: str = "HalfCheetah-v5"  # id in gymnasium's registry; "module:id" imports module first
     env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
     seed: int = 1  # all random numbers follow from it
-    total_timesteps: int | float = 1_000_000  # env steps of all envs together, in whole rollouts
+    total_timesteps: int | float = 1_000_000  # steps of all envs together, in whole rollouts
     num_envs: int = 1  # number of envs that are stepped together
     num_steps: int = 2048  # steps of each env in a rollout
+
+    # the algorithm
     learning_rate: float = 3e-4  # learning rate of Adam
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
-    update_epochs: int = 10  # passes over a rollout
-    num_minibatches: int = 32  # gradient steps in a pass
+    update_epochs: int = 10  # passes of an update over its rollout
+    num_minibatches: int = 32  # gradient steps in each pass
     norm_adv: bool = True  # advantages are normalised, in each minibatch
-    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    clip_coef: float = 0.2  # a ratio further than this from 1 gains nothing (inf: off)
     anneal_clip: bool = False  # clip_coef falls linearly towards zero
-    vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
+    vf_clip_coef: float = 0.2  # a value that moves further than this gains nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.0  # weight of the entropy bonus
-    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a KL above this is the last (inf: off)
-    log_std_init: float = 0.0  # logarithm of the standard deviation of all actions at first; it is learned
+    max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
+    log_std_init: float = 0.0  # log of the actions' standard deviation at first; it is learned
 
+    # the machine
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
     compile: bool = False  # torch.compile makes the update faster, which pays in long runs
-    async_envs: bool = False  # each env gets a process of its own, which pays for slow ones
-    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to continue; its flags hold unless given again
-    evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, at most; new envs start at each (0: only the end is saved)
+    async_envs: bool = False  # each env gets a process of its own, which pays if envs are slow
+
+    # the run
+    run_dir: str | None = None  # a new folder (None: runs/<env>__<script>__<seed>__<time>)
+    resume: str | None = None  # folder of the run to continue; its flags hold unless given again
+    evaluate: str | None = None  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saves before the end, at most; each makes the envs anew (0: none)
     track: bool = False  # the run is logged to Weights & Biases, too
-    capture_video: bool = False  # one more episode is filmed, after the evaluation
+    capture_video: bool = False  # one more episode is filmed at the end (no display: MUJOCO_GL=egl)
     eval_episodes: int = 10  # episodes played after training (0: none, and no video)
-    eval_greedy: bool = False  # the evaluation takes the most probable actions instead of sampled ones
+    eval_greedy: bool = False  # the evaluation takes the most probable actions, not samples
 
 
 class Batch(NamedTuple):
@@ -98,78 +110,93 @@ class Batch(NamedTuple):
 
     obs: Tensor
     actions: Tensor
-    logprobs: Tensor  # of the policy that acted
+    logprobs: Tensor  # under the policy that acted
     advantages: Tensor
     returns: Tensor  # targets of the critic
-    values: Tensor  # of the critic at rollout time
+    values: Tensor  # the critic's, at rollout time
 
 
 def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
+    """Generalized advantage estimation (arXiv 1506.02438). Takes and returns arrays (T, N).
 
-    next_values are those of the states that the steps lead to, 0 where that is the end.
+    next_values[t] is the value of the state after step t: 0 if the episode terminated there.
     """
     advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
-        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
+    for t in reversed(range(len(rewards) - 1)):  # the last row stays as it is: nothing follows it
+        goes_on = 1 - dones[t]  # nothing flows across the end of an episode
+        advantages[t] += gamma * goes_on * gae_lambda * advantages[t + 1]  # [D05] sum of TD errors
     return advantages
 
 
 def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
-    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
+    dist and value are the agent's for batch.obs. Returns the loss, and metrics without gradient.
     """
     log_ratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
     advantages = batch.advantages
     if args.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
-    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
-    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
-    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
-    value_loss = 0.5 * value_error.mean()
+        centred = advantages - advantages.mean()
+        advantages = centred / (advantages.std() + 1e-8)  # [D07] mean 0, standard deviation 1
+    gain = torch.min(ratio * advantages, clipped_ratio * advantages)  # [D08] the pessimistic bound
+    policy_loss = -gain.mean()
+    change = (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    error = (value - batch.returns) ** 2
+    clipped_error = (batch.values + change - batch.returns) ** 2
+    value_loss = 0.5 * torch.max(error, clipped_error).mean()  # [D09] the larger error counts
     entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
-    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] three in one
+    kl = (ratio - 1 - log_ratio).mean()  # Schulman's k3, an estimate of KL(old, new) >= 0
     clip_frac = (ratio != clipped_ratio).float().mean()
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
     metrics |= {"kl": kl, "clip_frac": clip_frac}
-    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12] to be logged
 
 
 def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
     """Orthogonal weights scaled by gain, zero biases."""
-    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.orthogonal_(layer.weight, gain)  # [D02] signals keep their size
     nn.init.zeros_(layer.bias)
     return layer
 
 
 def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
     """Two tanh layers of 64 units and a linear head, whose weights have the given gain."""
-    body = (layer_init(nn.Linear(in_features, 64)), nn.Tanh(), layer_init(nn.Linear(64, 64)), nn.Tanh())
-    return nn.Sequential(*body, layer_init(nn.Linear(64, out_features), gain))
+    return nn.Sequential(
+        layer_init(nn.Linear(in_features, 64)),
+        nn.Tanh(),
+        layer_init(nn.Linear(64, 64)),
+        nn.Tanh(),
+        layer_init(nn.Linear(64, out_features), gain),
+    )
 
 
 class RunningStats(nn.Module):
-    """Mean and variance of all samples so far, as buffers: part of the state_dict, as weights are."""
+    """Mean and variance of all samples so far, as buffers, which travel in the state_dict."""
 
     def __init__(self, *shape: int):
         super().__init__()
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
-        self.register_buffer("count", torch.tensor(1e-4))  # so small that the first sample takes over
-        self.register_buffer("compensation", torch.zeros(shape))  # what rounding kept from a large mean
+        self.register_buffer("count", torch.tensor(1e-4))  # tiny: the first samples take over
+        self.register_buffer("compensation", torch.zeros(shape))  # lost to rounding
 
     def update(self, x: Tensor) -> None:
-        """Take in samples (n, *shape)."""
+        """Take in samples (n, *shape), as Chan et al. 1979.
+
+        The mean is Kahan's sum: what one addition loses to rounding is added to the next. Without
+        it, in float32, the mean of many large samples would stand still.
+        """
         weight = len(x) / (self.count + len(x))
         delta = x.mean(0) - self.mean
-        mean = self.mean + weight * delta + self.compensation  # Kahan's sum
-        self.compensation += weight * delta - (mean - self.mean)
+        change = weight * delta
+        mean = self.mean + change + self.compensation
+        self.compensation += change - (mean - self.mean)
         self.mean.copy_(mean)
-        self.var += weight * (x.var(0, correction=0) - self.var + (1 - weight) * delta**2)  # Chan et al. 1979
+        between = (1 - weight) * delta**2  # the samples' mean differs from the old one
+        self.var += weight * (x.var(0, correction=0) - self.var + between)
         self.count += len(x)
 
     def std(self) -> Tensor:
@@ -177,36 +204,44 @@ class RunningStats(nn.Module):
 
 
 class Agent(nn.Module):
-    """Actor and critic: obs (..., obs_dim) -> distribution of actions, value (...)."""
+    """Actor and critic: for obs (..., obs_dim), a distribution of actions, and values (...)."""
 
     def __init__(self, envs: gym.vector.VectorEnv, log_std_init: float = 0.0):
         super().__init__()
-        obs_dim, self.action_shape = envs.single_observation_space.shape[0], envs.single_action_space.shape
-        self.obs_stats, self.return_stats = RunningStats(obs_dim), RunningStats()
-        self.actor = mlp(obs_dim, math.prod(self.action_shape), gain=0.01)  # [D26] a network of its own
+        obs_dim = envs.single_observation_space.shape[0]
+        self.action_shape = envs.single_action_space.shape
+        self.obs_stats = RunningStats(obs_dim)
+        self.return_stats = RunningStats()
+        num_actions = math.prod(self.action_shape)
+        self.actor = mlp(obs_dim, num_actions, gain=0.01)  # [D26] a network of its own
         self.critic = mlp(obs_dim, 1, gain=1.0)
-        self.log_std = nn.Parameter(torch.full(self.action_shape, float(log_std_init)))  # [D24]
+        log_std = torch.full(self.action_shape, float(log_std_init))
+        self.log_std = nn.Parameter(log_std)  # [D24] the same in all states
 
     def normalize(self, obs: Tensor) -> Tensor:
-        obs = (obs - self.obs_stats.mean) / self.obs_stats.std()  # [D28]
-        return obs.clamp(-10, 10)  # [D29]
+        obs = (obs - self.obs_stats.mean) / self.obs_stats.std()  # [D28] mean 0, variance 1
+        return obs.clamp(-10, 10)  # [D29] a guard against outliers
 
     def mean(self, obs: Tensor) -> Tensor:
-        return self.actor(self.normalize(obs)).reshape(*obs.shape[:-1], *self.action_shape)
+        mean = self.actor(self.normalize(obs))
+        return mean.reshape(*obs.shape[:-1], *self.action_shape)
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
-        dist = Normal(self.mean(obs), self.log_std.exp(), validate_args=False)  # [D23]
-        value = self.critic(self.normalize(obs)).squeeze(-1)
-        return Independent(dist, len(self.action_shape)), value  # [D25]
+        std = self.log_std.exp()
+        dist = Normal(self.mean(obs), std, validate_args=False)  # [D23] around the network's output
+        dist = Independent(dist, len(self.action_shape))  # [D25] components are drawn independently
+        return dist, self.critic(self.normalize(obs)).squeeze(-1)
 
     def act(self, obs: Tensor, greedy: bool = False) -> Tensor:
         """Sampled actions, or the most probable ones; faster than through a Distribution."""
         mean = self.mean(obs)
-        return mean if greedy else mean + self.log_std.exp() * torch.randn_like(mean)
+        if greedy:
+            return mean
+        return mean + self.log_std.exp() * torch.randn_like(mean)
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's own -> metrics. This is what --compile compiles."""
+    """Add the gradients of ppo_loss to the agent's own; --compile compiles it. Returns metrics."""
     dist, value = agent(batch.obs)
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
     loss.backward()
@@ -216,38 +251,51 @@ def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) 
 class Flatten(FlattenObservation):
     """Observations as vectors, and no infos: those that differ between envs could not be merged."""
 
-    def reset(self, **kwargs) -> tuple[np.ndarray, dict]:
-        return super().reset(**kwargs)[0], {}
+    def reset(self, **kwargs) -> tuple:
+        obs, _ = super().reset(**kwargs)
+        return obs, {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        return *super().step(action)[:4], {}
+    def step(self, action: np.ndarray) -> tuple:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {}
 
 
 def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
     """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
-    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
-    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [Flatten], {}
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
+    mode = "async" if args.async_envs else "sync"
+    wrappers = [Flatten]
+    kwargs = {}
     if video_dir:
-        film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
-        mode, wrappers, kwargs = "sync", [film, Flatten], {"render_mode": "rgb_array"}
+        first = {"episode_trigger": lambda episode: episode == 0}
+        film = partial(RecordVideo, video_folder=str(video_dir), **first)
+        mode = "sync"
+        wrappers = [film, Flatten]
+        kwargs["render_mode"] = "rgb_array"
+    mujoco.set_mju_user_warning(warn_of_mujoco)
     try:
         kwargs |= json.loads(args.env_kwargs)
-        envs = gym.make_vec(args.env_id, num_envs, mode, vector_kwargs, wrappers, **kwargs)  # [D01]
-    except Exception as error:  # of the env's own code, too
-        line, game = traceback.extract_tb(error.__traceback__)[-1], args.env_id.startswith("ALE/")
-        where = "ppo_atari.py plays it" if game else f"{line.filename}, line {line.lineno}"
+        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)
+    except Exception as error:  # not JSON, or whatever goes wrong in the env's own code
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename}, line {place.lineno}"
+        if args.env_id.startswith("ALE/"):
+            where = "ppo_atari.py plays it"
         refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error!r} ({where})")
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    obs_space = envs.single_observation_space
     if not isinstance(obs_space, Box):
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
+    action_space = envs.single_action_space
     if not isinstance(action_space, Box) or not np.issubdtype(action_space.dtype, np.floating):
-        refuse(f"{args.env_id}: {action_space} actions, not a Box of floats (Discrete: ppo_discrete.py)")
-    return gym.wrappers.vector.ClipAction(envs)  # [D27] for the env alone: what is stored is what was sampled
+        advice = "a Box of floats is needed here; ppo_discrete.py takes Discrete"
+        refuse(f"{args.env_id}: {action_space} actions, but {advice}")
+    return gym.wrappers.vector.ClipAction(envs)  # [D27] the rollout keeps what was sampled
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
-    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    """Seed Python, NumPy and torch, for each purpose differently. Returns seeds for the envs."""
+    sequence = np.random.SeedSequence([seed, *purpose.encode()])
+    seeds = sequence.generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
     torch.manual_seed(seeds[0])
@@ -256,13 +304,15 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes, one from each env, or short ones would count more often."""
+    """Returns of eval_episodes whole episodes. One from each env: more would favour short ones."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
-    score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
+    score = np.zeros(envs.num_envs)
+    running = np.ones(envs.num_envs, dtype=bool)
+    device = next(agent.parameters()).device
     while running.any():
-        obs = torch.as_tensor(obs, dtype=torch.float32, device=next(agent.parameters()).device)
+        obs = torch.as_tensor(obs, dtype=torch.float32, device=device)
         action = agent.act(obs, args.eval_greedy)
         obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
         score += reward * running
@@ -272,7 +322,7 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
 
 
 def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration.
+    """Train, or go on with args.resume. Returns the agent, and a row of metrics per iteration.
 
     on_iteration(metrics) is called after each iteration, which is the last one if it returns True.
     """
@@ -286,151 +336,132 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
-    envs = make_envs(args, 1)  # shows the spaces
-    agent = Agent(envs, args.log_std_init).to(device)  # [E4]
+    envs = make_envs(args, 1)  # one env, for its spaces and its time limit
+    agent = Agent(envs, args.log_std_init).to(device)  # [E4] how widely it explores at first
     parameters = list(agent.parameters())
-    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # or it would stop short of loss.backward()
-    gradients = torch.compile(compute_gradients, fullgraph=True, disable=not args.compile)
-    low, high = (x.astype(float) for x in (envs.unwrapped.action_space.low, envs.unwrapped.action_space.high))
-    if ((low > 1) | (high < -1) | ((high - low > 20) & (high - low < 1e6))).any():  # 1e6 is as good as none
-        print(f"{args.env_id}: actions begin around 0 +- 1, far from their bounds: RescaleAction helps")
-    # A save cuts episodes off. Were it not rare, long ones would never be counted, only short ones.
-    longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
-    save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
-    run_dir, lock = make_run_dir(args)
-    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {}
-    first_iteration = past.get("iteration", 0)
-    steps, log = first_iteration * B, []
-    episodes = deque(past.get("episodes", ()), maxlen=100)  # the last: iteration, return, length
-    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
-    (run_dir / "args.json").write_text(flags + "\n")
-    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
-    writer.add_text("args", f"<pre>{flags}</pre>", steps)
-    if args.track:
-        import wandb
-
-        try:
-            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
-        except wandb.Error as error:
-            refuse(f"--track: {error}")
-        wandb.define_metric("*", step_metric="steps")
+    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
+    add_gradients = compiled(compute_gradients, args)
+    warn_of_bounds(envs, args)
+    save_every = iterations_between_saves(envs, args, num_iterations)
+    run_dir, lock = make_run_dir(args)  # the folder is ours while lock is held
+    first_iteration, episodes = restore(run_dir, args, agent, optimizer)
+    steps = first_iteration * B
+    log = []
+    writer = open_log(run_dir, args, steps)
     print(f"{args.env_id} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
     # storage
     obs = np.zeros((T + 1, N, *envs.single_observation_space.shape), np.float32)
     final_obs = np.zeros_like(obs[0])
     actions = np.zeros((T, N, *envs.single_action_space.shape), np.float32)
-    rewards, dones, final_values = np.zeros((3, T, N), np.float32)
+    rewards = np.zeros((T, N), np.float32)
+    dones = np.zeros((T, N), np.float32)
+    final_values = np.zeros((T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
-    score, length = np.zeros((2, N))
-    past_return, past_returns = np.zeros(N, np.float32), np.zeros((T, N), np.float32)  # discounted
+    score, length = np.zeros(N), np.zeros(N)  # the running episodes' so far
+    past_return = np.zeros(N, np.float32)  # their rewards so far, discounted and added up
+    past_returns = np.zeros((T, N), np.float32)
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            # A clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
             envs.close()
             envs = make_envs(args, N)  # [E2] new ones: an env may remember things across resets
             obs[T], _ = envs.reset(seed=seeds)  # the next rollout starts from row T
-            score[:], length[:], past_return[:] = 0, 0, 0
-        remaining = 1 - iteration / num_iterations
-        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+            score[:], length[:] = 0, 0
+            past_return[:] = 0
+        share_left = 1 - iteration / num_iterations
+        lr_scale = share_left if args.anneal_lr else 1  # [D04] linearly towards zero
+        optimizer.param_groups[0]["lr"] = args.learning_rate * lr_scale
+        clip_scale = share_left if args.anneal_clip else 1  # [X1] ever smaller steps
+        clip_coef = args.clip_coef * clip_scale
 
         # rollout
-        start = time.perf_counter()
+        began = time.perf_counter()
         with torch.no_grad():
-            obs[0] = obs[T]
+            obs[0] = obs[T]  # [D01] episodes go on where the last rollout stopped
             for t in range(T):
                 actions[t] = agent.act(on_device(obs[t])).cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
-                done, timeout = terminated | truncated, truncated & ~terminated
-                rewards[t], dones[t], final_values[t] = reward, done, 0
+                rewards[t] = reward
                 past_return[:] = args.gamma * past_return + reward
                 past_returns[t] = past_return
-                if timeout.any():  # the episode could go on from final_obs (obs[t + 1] is of the next one)
+                done = terminated | truncated
+                dones[t] = done
+                final_values[t] = 0
+                timeout = truncated & ~terminated
+                if timeout.any():
+                    # Only the time ran out. The value of the state that was reached stands for the
+                    # rewards that would have followed; obs[t + 1] is of the next episode.
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
-                    final_values[t, timeout] = agent(on_device(final_obs[timeout]))[1].cpu()
+                    _, final_value = agent(on_device(final_obs[timeout]))
+                    final_values[t, timeout] = final_value.cpu()
                 score += reward
                 length += 1
-                episodes.extend((iteration, float(score[n]), float(length[n])) for n in np.flatnonzero(done))
-                score[done], length[done], past_return[done] = 0, 0, 0
+                for n in np.flatnonzero(done):
+                    episodes.append((iteration, float(score[n]), float(length[n])))
+                score[done], length[done] = 0, 0
+                past_return[done] = 0
             # One pass is faster than T small ones; the weights are still those that acted.
-            all_obs, all_actions = on_device(obs), on_device(actions)
+            all_obs = on_device(obs)
+            all_actions = on_device(actions)
             dist, values[:T] = agent(all_obs[:T])
             logprobs = dist.log_prob(all_actions)
-            _, values[T] = agent(all_obs[T])
+            _, values[T] = agent(all_obs[T])  # the last state has no action yet
 
-        # update
-        agent.return_stats.update(on_device(past_returns).flatten())  # of rewards so far, not to come
-        scaled_rewards = rewards / agent.return_stats.std().item()  # [D30]
-        clipped = scaled_rewards.clip(-10, 10)  # [D31]
+        # advantages
+        agent.return_stats.update(on_device(past_returns).flatten())
+        scaled_rewards = rewards / agent.return_stats.std().item()  # [D30] one scale for all envs
+        clipped = scaled_rewards.clip(-10, 10)  # [D31] a guard against outliers
         old_values = values.cpu().numpy()
-        next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
+        next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 only where terminated
         advantages = compute_gae(clipped, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
         returns = advantages + old_values[:T]
-        batch = Batch(all_obs[:T], all_actions, logprobs, advantages, returns, values[:T])
-        batch = Batch(*(on_device(x).flatten(0, 1) for x in batch))
+        rollout = Batch(all_obs[:T], all_actions, logprobs, advantages, returns, values[:T])
+
+        # update
+        batch = make_batch(rollout, device)  # (T, N, ...) becomes (B, ...)
         history = []
         for _ in range(args.update_epochs):
-            for idx in on_device(np.random.permutation(B)).split(M):  # [D06]
+            for idx in on_device(np.random.permutation(B)).split(M):  # [D06] each sample once
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = gradients(agent, minibatch, clip_coef, args)  # loss.backward()
-                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                metrics = add_gradients(agent, minibatch, clip_coef, args)
+                norm = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11] all at once
                 optimizer.step()
-                history.append(metrics)
-            if metrics["kl"] > args.target_kl:  # [X3]
+                history.append(metrics | {"grad_norm": norm})
+            if history[-1]["kl"] > args.target_kl:  # [X3] the policy has moved enough
                 break
-        agent.obs_stats.update(batch.obs)  # not before: the update must see what the rollout saw
+        agent.obs_stats.update(batch.obs)  # after the update, which sees what the rollout saw
 
         # log
         steps += B
-        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
+        row = {"steps": steps} | mean_metrics(history)
         numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
-        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
+        refuse_broken(numbers, steps)
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
-        recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
-        _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
+        row["episode_return"], row["episode_length"] = recent_means(episodes, iteration)
         row["reward_clip_frac"] = float(np.mean(scaled_rewards != clipped))
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["steps_per_second"] = B / (time.perf_counter() - start)
-        log.append({"steps": steps} | row)
-        for name, metric in row.items():
-            writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint must not be ahead of its curves
-        if args.track:
-            wandb.log(log[-1])
-        bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
-        bar.update(B)
-        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
-            shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
-            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
-        if on_iteration and on_iteration(log[-1]):
+        row["steps_per_second"] = B / (time.perf_counter() - began)
+        log.append(row)
+        write_row(row, bar, writer, args)
+        if on_iteration and on_iteration(row):
             break
 
     # wrap up
     bar.close()
     envs.close()
-    if log and np.mean([row["reward_clip_frac"] for row in log]) > 0.5:
-        print("most rewards were cut to +-10 [D31], and the rest of their size is lost: scale or centre them")
+    warn_of_cut_rewards(log)
     save(run_dir, args, steps // B, agent, optimizer, episodes)
     if args.eval_episodes:
         log = log or [{"steps": steps}]  # a run that was finished has no iteration left
         log[-1]["eval_return"] = report(agent, args, run_dir)
-        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
-        if args.track:
-            wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
-    writer.close()
-    if args.track:
-        wandb.finish()
+    close_log(log, writer, args, run_dir)
     return agent, log
 
 
@@ -446,53 +477,214 @@ def refuse(mistake: str) -> NoReturn:
     raise Mistake(" ".join(mistake.split()))
 
 
+def flag(name: str) -> str:
+    """The flag of a field of Args."""
+    return "--" + name.replace("_", "-")
+
+
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
-    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches", "threads")
-    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
-    highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
+    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches")
+    unbounded = ("max_grad_norm", "clip_coef", "vf_clip_coef", "target_kl")
+    ranges = dict.fromkeys(vars(args), (0, 10**12))
+    ranges |= dict.fromkeys(counts, (1, 10**12))
+    ranges |= dict.fromkeys(unbounded, (0, math.inf))
+    ranges |= {"gamma": (0, 1), "gae_lambda": (0, 1)}
+    ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
+    ranges["log_std_init"] = (-20, 20)
     for name, value in vars(args).items():
-        low, high = int(name in counts), highest.get(name, 10**12)
-        low, high = (-20, 20) if name == "log_std_init" else (low, high)
-        text = isinstance(getattr(Args, name), str)
-        if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
+        if isinstance(getattr(Args, name), str | None):
+            if not isinstance(value, str | None):
+                refuse(f"{flag(name)} {value} is not text")
+            continue
+        low, high = ranges[name]
+        is_number = hasattr(value, "__float__")
+        if not (is_number and low <= value <= high):  # NaN lies in no range
+            refuse(f"{flag(name)} {value} is not between {low} and {high}")
     B = args.num_steps * args.num_envs
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if B % args.num_minibatches or B // args.num_minibatches < 2:
-        refuse(f"--num-minibatches {args.num_minibatches} does not divide {B} steps into equal parts of 2+")
+        refuse(f"--num-minibatches {args.num_minibatches} does not cut {B} into equal parts of 2+")
 
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; auto is the first accelerator, or else the CPU."""
-    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    kind = "cpu"
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
     devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
-    if name not in ("auto", kind, *devices):
+    if name not in ["auto", kind] + devices:
         refuse(f"--device {name} is not here; there is {', '.join(devices)}")
-    return torch.device(devices[0] if name in ("auto", kind) else name)
+    if name in ("auto", kind):
+        name = devices[0]
+    return torch.device(name)
+
+
+def compiled(function: Callable, args: Args) -> Callable:
+    """The function itself, or with --compile its compiled form, which computes the same."""
+    if not args.compile:
+        return function
+    torch._dynamo.config.trace_autograd_ops = True  # lets compile include loss.backward()
+    return torch.compile(function, fullgraph=True)
+
+
+def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
+    """As --checkpoints asks, but at least ten of the longest episodes.
+
+    A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
+    """
+    longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
+    wanted = num_iterations / max(1, args.checkpoints)
+    return math.ceil(max(wanted, 10 * longest / args.num_steps))
+
+
+def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
+    """The next iteration of the run, and its last episodes (iteration, return, length)."""
+    episodes = deque(maxlen=100)
+    if not args.resume:
+        return 0, episodes
+    checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
+    episodes.extend(checkpoint["episodes"])
+    return checkpoint["iteration"], episodes
+
+
+def warn_of_mujoco(text: str) -> None:
+    """Pass on MuJoCo's warnings, but for one: HalfCheetah's own file has a deprecated attribute."""
+    if "settotalmass" not in text:
+        warnings.warn(text, stacklevel=2)
+
+
+def warn_of_bounds(envs: gym.vector.VectorEnv, args: Args) -> None:
+    """Say so if actions, which begin around 0 +- 1, have their bounds elsewhere."""
+    low = envs.unwrapped.action_space.low.astype(float)
+    high = envs.unwrapped.action_space.high.astype(float)
+    beside = (low > 1) | (high < -1)
+    wide = (high - low > 20) & (high - low < 1e6)  # a wider one is as good as none
+    if (beside | wide).any():
+        print(f"{args.env_id}: actions begin around 0 +- 1, far from their bounds: RescaleAction helps")
+
+
+def warn_of_cut_rewards(log: list[dict]) -> None:
+    """Say so if most rewards were cut [D31], and the rest of their size was lost."""
+    if log and np.mean([row["reward_clip_frac"] for row in log]) > 0.5:
+        print("most rewards were cut to +-10 [D31], and the rest of their size is lost: scale or centre them")
+
+
+def make_batch(rollout: Batch, device: torch.device) -> Batch:
+    """The samples of a rollout (T, N, ...) as one long row (B, ...), on the device."""
+    return Batch(*(torch.as_tensor(x, device=device).flatten(0, 1) for x in rollout))
+
+
+def mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Means of the metrics over the gradient steps of an update."""
+    means = {}
+    for name in history[0]:
+        means[name] = torch.stack([metrics[name] for metrics in history]).mean().item()
+    return means
+
+
+def refuse_broken(numbers: dict, steps: int) -> None:
+    """Raise an error if any of the numbers is not finite, before it can reach a checkpoint."""
+    for name, x in numbers.items():
+        if not torch.as_tensor(x).isfinite().all():
+            raise FloatingPointError(f"{name} is not finite before step {steps}")
+
+
+def recent_means(episodes: deque, iteration: int) -> tuple[float, float]:
+    """Mean return and length of the episodes that ended in the last fifth of training.
+
+    Older policies played older ones. Without recent ones, the last one counts; NaN without any.
+    """
+    if not episodes:
+        return math.nan, math.nan
+    recent = [episode for episode in episodes if episode[0] >= 0.8 * iteration]
+    _, mean_return, mean_length = np.mean(recent or [episodes[-1]], axis=0)
+    return mean_return, mean_length
+
+
+def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
+    """Write args.json, and open the curves: TensorBoard's, and with --track those of wandb."""
+    flags = json.dumps(asdict(args), indent=2)
+    flags = flags.replace(": Infinity", ': "inf"')  # JSON has no word for it
+    (run_dir / "args.json").write_text(flags + "\n")
+    purge_step = steps + 1 if args.resume else None  # later rows are written again
+    writer = SummaryWriter(run_dir, purge_step=purge_step)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
+    if args.track:
+        import wandb
+
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
+        wandb.define_metric("*", step_metric="steps")
+    return writer
+
+
+def write_row(row: dict[str, float], bar: tqdm, writer: SummaryWriter, args: Args) -> None:
+    """Add a row of metrics to the curves and move the bar; about 20 times in a run, print it."""
+    for name, metric in row.items():
+        if name != "steps":
+            writer.add_scalar(name, metric, row["steps"])
+    writer.flush()  # a checkpoint must not be ahead of its curves
+    if args.track:
+        import wandb
+
+        wandb.log(row)
+    B = args.num_steps * args.num_envs
+    bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
+    bar.update(B)
+    iterations_left = (bar.total - row["steps"]) // B
+    if iterations_left % math.ceil(bar.total / B / 20) == 0:  # true of the last one, too
+        shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.write(f"{row['steps']:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}")
+        sys.stdout.flush()
+
+
+def close_log(log: list[dict], writer: SummaryWriter, args: Args, run_dir: Path) -> None:
+    """Add the evaluation, and what was filmed, to the curves, and close them."""
+    if args.eval_episodes:
+        writer.add_scalar("eval_return", log[-1]["eval_return"], log[-1]["steps"])
+    writer.close()
+    if args.track:
+        import wandb
+
+        if args.eval_episodes:
+            films = {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")}
+            wandb.log(log[-1] | films)
+        wandb.finish()
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
-    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
-    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
+    """The run's folder, new unless it is resumed, and the lock that makes it ours."""
+    now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{now}"
+    default = "runs/" + re.sub(r"[^\w-]", "-", name)
+    run_dir = Path(args.resume or args.run_dir or default)
+    # A singleton can be taken by the same process again.
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except OSError as error:  # or another process is at work there
+    except OSError as error:  # another process is at work there, or the disk is full
         refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes: deque) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration, "episodes": list(episodes)}
-    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint = {
+        "writer": WRITER,
+        "args": asdict(args),
+        "iteration": iteration,
+        "episodes": list(episodes),
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
     torch.save(checkpoint, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
@@ -503,8 +695,11 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, epi
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
-    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
+def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
+    """What save() wrote, after restoring the given parts (agent, optimizer).
+
+    No code that the file may hold is run.
+    """
     path = Path(run_dir) / "checkpoint.pt"
     try:
         content = path.read_bytes()
@@ -513,19 +708,29 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
-        saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init"):
-            if resuming and getattr(resuming, name) != getattr(saved, name):
-                raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
+        saved = Args(**checkpoint["args"])
+        checkpoint["args"] = saved
+        if resuming:
+            for name in ("env_id", "seed", "num_envs", "num_steps", "log_std_init"):
+                if getattr(resuming, name) != getattr(saved, name):
+                    raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
-            for x, kept in parts["optimizer"].state.items():
-                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                    raise ValueError("the state of the optimizer does not fit")
+        if resuming:
+            check_moments(parts["optimizer"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
+        message = " ".join((str(error) or repr(error)).split())
+        refuse(f"{path} cannot be used: {message.partition('. ')[0]}")
     return checkpoint
+
+
+def check_moments(optimizer: optim.Adam) -> None:
+    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    for weight, kept in optimizer.state.items():
+        layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
+        like_weight = (weight.shape, weight.stride())
+        if layouts != {"step": ((), ()), "exp_avg": like_weight, "exp_avg_sq": like_weight}:
+            raise ValueError("the state of the optimizer does not fit")
 
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
@@ -539,30 +744,33 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
         except Exception as error:  # no display or no render_mode, say: no reason to fail
-            print(f"no video (without a display, try MUJOCO_GL=egl): {error!r}", file=sys.stderr)
+            print(f"no video: {error!r}", file=sys.stderr)
     return mean
 
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    sys.path.append("")  # the current folder, where the module of an env may be
-    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
+    sys.path.append("")  # an env's module may be in the current folder
+    given = tyro.cli(Args, description=__doc__)
+    if "" in vars(given).values():  # --resume=$NOT_SET, say
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__)
-    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+    if [given.run_dir, given.resume, given.evaluate].count(None) < 2:
         refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+    folder = given.resume or given.evaluate
+    args = given
+    if folder:  # the flags are read again, with the saved ones as defaults
         args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
         if ":" in args.env_id and args.env_id != given.env_id:
             refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
-    if not args.evaluate:
+    if not given.evaluate:
         train(args)
         return
     check(args)
     torch.set_num_threads(args.threads)
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
     load(folder, agent=agent)
-    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(folder))
+    args.eval_episodes = args.eval_episodes or Args.eval_episodes
+    report(agent, args, Path(folder))
 
 
 if __name__ == "__main__":

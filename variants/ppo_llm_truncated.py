@@ -1,23 +1,30 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0", "transformers==5.23.0", "numpy==2.4.6", "tyro==1.0.17", "tensorboard==2.21.0",
-#     "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0",
+#     "torch==2.13.0",
+#     "transformers==5.23.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
 # ]
 # ///
 """Truncated PPO for language models, the whole algorithm in one file.
 
-    python variants/ppo_llm_truncated.py                        # a new small model learns to sort digits
-    python variants/ppo_llm_truncated.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-6
-    git diff --no-index variants/ppo_llm.py variants/ppo_llm_truncated.py  # learning before answers end
+    python variants/ppo_llm_truncated.py                      # a small new model sorts digits
+    python variants/ppo_llm_truncated.py --model NAME --task FILE.jsonl --sft-steps 0
+    git diff --no-index variants/ppo_llm.py variants/ppo_llm_truncated.py  # what windows change
 
-A rollout does not wait for the longest answer. It is a window of a few tokens: those who have not come to an
-end carry on in the next one, and here the critic's value stands for what they will get (arXiv 2506.15050).
+A rollout does not wait for the longest answer. It is a window of a few tokens: unfinished answers
+go on in the next one. Until they end, the critic's value stands for their score (arXiv 2506.15050).
 
-Shapes  N rows are a prompt and what was said before, of up to P tokens, padded on the left, and a window of
-        up to T, on the right. The mask (N, T) picks its M tokens that count: those up to the end of text.
+Shapes  Each of N rows is a prompt and its answer so far, padded on the left to P tokens, and a
+        window, padded on the right to T. The mask (N, T) picks the M tokens that count: those up to
+        the end of text.
 
-Tags    [D08] marks the line with detail 8 of docs/details.md; [L1] and [G1] are of language models.
+Tags    [D08] marks the line of detail 8 in docs/details.md; [L1] and [G1] are of language models.
 """
 
 import copy
@@ -37,7 +44,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -57,93 +64,101 @@ from transformers import (
 )
 from transformers.utils import hub
 
-WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
 
 
 @dataclass
 class Args:
-    model: str = "tiny"  # a new one over bytes, or the name or folder of one in the format of Hugging Face
-    task: str = "sorting"  # or a file .jsonl of prompt, answer, and more
-    reward: str = ""  # a reward model, or module:function(prompts, completions, **columns) -> scores
+    # the task
+    model: str = "tiny"  # tiny (a new one over bytes), or a Hugging Face model's name or folder
+    task: str = "sorting"  # sorting, or a file .jsonl whose lines have prompt, answer, and more
+    reward: str | None = None  # a reward model, or module:function (None: 1 for the answer, else 0)
     chat: bool = False  # prompts are put into the model's chat template
     seed: int = 1  # all random numbers follow from it
-    sft_steps: int = 200  # steps of supervised learning first, to have a start (0: none, for a trained model)
-    sft_learning_rate: float = 5e-3  # learning rate of Adam in these
-    total_timesteps: int | float = 300_000  # steps of all completions together, those after an end included
+    sft_steps: int = 200  # steps of supervised learning at first (0: none, for a trained model)
+    sft_learning_rate: float = 5e-3  # learning rate of Adam in the steps of supervised learning
+    total_timesteps: int | float = 300_000  # steps of all completions, also those after an end
     num_envs: int = 64  # number of completions that are sampled together
-    num_steps: int = 8  # tokens of a window, from each of them
-    max_new_tokens: int = 32  # most tokens of a completion: as many windows as it takes
-    temperature: float = 1.0  # of policy and reference, in sampling and in learning
-    learning_rate: float = 5e-4  # learning rate of Adam; for a large model 1e-6
-    critic_learning_rate: float = 1e-3  # learning rate of Adam for the critic; for a large model 1e-5
+    num_steps: int = 8  # tokens of a window, from each completion
+    max_new_tokens: int = 32  # most tokens of a completion, which takes several windows
+    temperature: float = 1.0  # temperature of policy and reference, in sampling and in learning
+
+    # the algorithm
+    learning_rate: float = 5e-4  # learning rate of Adam; a large model takes some 1e-6
+    critic_learning_rate: float = 1e-3  # learning rate of the critic; a large model takes some 1e-5
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 1.0  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
-    update_epochs: int = 2  # passes over a rollout
-    num_minibatches: int = 2  # gradient steps in a pass
+    update_epochs: int = 2  # passes of an update over its rollout
+    num_minibatches: int = 2  # gradient steps in each pass
     norm_adv: bool = True  # advantages are normalised, in each minibatch
-    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    clip_coef: float = 0.2  # a ratio further than this from 1 gains nothing (inf: off)
     kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
-    max_grad_norm: float = 0.5  # greatest norm of the policy's gradients, and of the critic's (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a KL above this is the last (inf: off)
+    max_grad_norm: float = 0.5  # a longer gradient, of policy or critic, is scaled down (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
 
+    # the machine
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    dtype: str = "float32"  # or bfloat16: the model computes in it; weights, losses and Adam stay in float32
-    micro_batch: int = 0  # completions in a pass of learning or scoring, to save memory (0: all of them)
+    dtype: Literal["float32", "bfloat16"] = "float32"  # in which the model computes
+    micro_batch: int = 0  # completions in a pass of the model, to save memory (0: all of them)
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
-    run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to continue; its flags hold unless given again
-    evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, each replaces the last (0: only the end is saved)
+
+    # the run
+    run_dir: str | None = None  # a new folder (None: runs/<task>__<script>__<seed>__<time>)
+    resume: str | None = None  # folder of the run to continue; its flags hold unless given again
+    evaluate: str | None = None  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saves before the end, each in place of the last (0: none)
     track: bool = False  # the run is logged to Weights & Biases, too
     eval_episodes: int = 500  # prompts held out of training, answered after it
-    eval_greedy: bool = False  # the evaluation takes the most probable tokens instead of sampled ones
+    eval_greedy: bool = False  # the evaluation takes the most probable tokens, not samples
 
 
 class Batch(NamedTuple):
-    """What an update sees: rows, and of their windows all tokens (N, T), or those that count (M,)."""
+    """What an update sees: rows, and numbers for all tokens (N, T), or those that count (M,)."""
 
     tokens: Tensor  # (N, P + T)
-    attended: Tensor  # (N, P + T), where they are not padding
+    attended: Tensor  # (N, P + T), true for tokens, false for padding
     mask: Tensor  # (N, T)
-    logprobs: Tensor  # of the policy that acted
-    ref_logprobs: Tensor  # of the reference
+    logprobs: Tensor  # under the policy that acted
+    ref_logprobs: Tensor  # under the reference
     advantages: Tensor
 
 
 def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
+    """Generalized advantage estimation (arXiv 1506.02438). Takes and returns arrays (T, N).
 
-    next_values are those of the states that the steps lead to, 0 where that is the end.
+    next_values[t] is the value of the state after step t: 0 if the episode terminated there.
     """
     advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
-        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
+    for t in reversed(range(len(rewards) - 1)):  # the last row stays as it is: nothing follows it
+        goes_on = 1 - dones[t]  # nothing flows across the end of an episode
+        advantages[t] += gamma * goes_on * gae_lambda * advantages[t + 1]  # [D05] sum of TD errors
     return advantages
 
 
 def ppo_loss(logprob: Tensor, batch: Batch, args: Args) -> tuple:
     """Clipped surrogate objective with KL to a reference (arXiv 1707.06347, equation 7).
 
-    logprob (M,) is the current agent's for what counts -> scalar loss, metrics without gradient.
+    logprob (M,) is of what counts. Returns the loss, and metrics without gradient.
     """
     log_ratio = logprob - batch.logprobs
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-    policy_loss = -torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages).mean()  # [D08]
+    gain = torch.min(ratio * batch.advantages, clipped_ratio * batch.advantages)  # [D08] the lower
+    policy_loss = -gain.mean()
     log_ref = batch.ref_logprobs - logprob
     ref_kl = (ratio * (log_ref.exp() - 1 - log_ref)).mean()  # [L5] KL(new, reference)
     loss = policy_loss + args.kl_coef * ref_kl
-    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    kl = (ratio - 1 - log_ratio).mean()  # Schulman's k3, an estimate of KL(old, new) >= 0
     clip_frac = (ratio != clipped_ratio).float().mean()
     entropy = -logprob.mean()  # an estimate, from the tokens that were sampled
     metrics = {"policy_loss": policy_loss, "entropy": entropy}
     metrics |= {"kl": kl, "clip_frac": clip_frac, "ref_kl": ref_kl}
-    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12] to be logged
 
 
 class Agent(nn.Module):
-    """A language model as the actor; a copy of it, with one output in place of the logits, as the critic."""
+    """A language model as the actor; a copy with one output instead of logits as the critic."""
 
     def __init__(self, args: Args):
         super().__init__()
@@ -151,19 +166,21 @@ class Agent(nn.Module):
         self.tokenizer, self.model = make_model(args)
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
-        ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # id, ids, None
-        ends = [torch.tensor(end).flatten() for end in ends if end is not None]
+        ends = [self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id]
+        ends = [torch.tensor(end).flatten() for end in ends if end is not None]  # an id, or ids
         if not ends:
             refuse(f"--model {args.model} has no token that ends a text")
         self.register_buffer("ends", torch.cat(ends), persistent=False)
-        self.pad = self.ends[0].item()  # any token would do, for the mask says what counts
-        self.reference = self.critic = None
+        self.end_ids = self.ends.tolist()
+        self.pad = self.end_ids[0]  # any token would do, for the mask says what counts
+        self.reference = None
+        self.critic = None
         self.eval()  # [L7] for good: with dropout, the ratio would not be 1 on fresh data
 
     def copy_model(self) -> None:
         """Make the reference and the critic of the model as it is now."""
         if self.args.kl_coef:
-            self.reference = copy.deepcopy(self.model).requires_grad_(False)  # [L8]
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)  # [L8] it stays so
         self.critic = copy.deepcopy(self.model)
         head = nn.Linear(self.model.get_output_embeddings().in_features, 1, device=self.ends.device)
         nn.init.zeros_(head.weight)  # [L6] a random one would make the first advantages noise
@@ -181,49 +198,66 @@ class Agent(nn.Module):
         """Prompts as tokens, with all that the model expects around them."""
         if self.args.chat:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-            prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+            template = self.tokenizer.apply_chat_template
+            texts = template(chats, add_generation_prompt=True, tokenize=False)
         else:
-            begins = self.tokenizer.bos_token_id in self.tokenizer("x").input_ids  # as the model has learned
-            begin = self.tokenizer.bos_token if begins else ""
-            prompts = [begin + prompt.removeprefix(begin) for prompt in prompts]
-        return self.tokenizer(prompts, add_special_tokens=False, verbose=False).input_ids
+            begin = begin_of_text(self.tokenizer)
+            texts = [begin + prompt.removeprefix(begin) for prompt in prompts]
+        return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
 
     def logits(self, model, tokens: Tensor, attended: Tensor, keep: int, cache=None) -> Tensor:
-        """Logits (N, keep, V) after the last tokens; attended says of all so far which are not padding."""
+        """Logits (N, keep, V) after the last tokens; attended tells tokens from padding."""
+        positions = (attended.cumsum(1) - 1).clamp(min=0)  # [L1] padding takes no place
         inputs = {"input_ids": tokens, "attention_mask": attended.long(), "past_key_values": cache}
-        inputs["position_ids"] = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
+        inputs["position_ids"] = positions[:, -tokens.shape[1] :]
         with torch.autocast(tokens.device.type, torch.bfloat16, self.args.dtype == "bfloat16"):
             output = model(**inputs, logits_to_keep=keep, use_cache=cache is not None)
         return output.logits.float()
 
-    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor, frozen: bool = False) -> Tensor:
-        """Log-probabilities (N, T) of a completion's tokens, of the model or of the frozen reference."""
-        model, T = self.reference if frozen else self.model, mask.shape[1]
-        logits = self.logits(model, tokens[:, :-1], attended[:, :-1], T)  # [L2] of what comes next
-        logits = logits.flatten(0, 1) / self.args.temperature  # [L3]
-        return -F.cross_entropy(logits, tokens[:, -T:].flatten(), reduction="none").view_as(mask)
+    def logprobs(self, model, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
+        """Log-probabilities (N, T) of the completions' tokens under a model."""
+        T = mask.shape[1]
+        # The logits after a token are those of the next one. So the model does not get the last
+        # token, and the first of the T logits that are kept are those after the prompt.
+        logits = self.logits(model, tokens[:, :-1], attended[:, :-1], T)  # [L2] one token earlier
+        logits = logits.flatten(0, 1) / self.args.temperature  # [L3] the policy that was sampled
+        completions = tokens[:, -T:].flatten()
+        return -F.cross_entropy(logits, completions, reduction="none").view_as(mask)
+
+    def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
+        """Log-probabilities (N, T) of the completions' tokens under the policy."""
+        return self.logprobs(self.model, tokens, attended, mask)
+
+    def reference_logprobs(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
+        """Log-probabilities (N, T) of the completions' tokens under the frozen reference."""
+        return self.logprobs(self.reference, tokens, attended, mask)
 
     def value(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
         """Values (N, T + 1) of the states before a window's tokens, and of the one after them."""
-        return self.logits(self.critic, tokens, attended, mask.shape[1] + 1).squeeze(-1)
+        T = mask.shape[1]
+        return self.logits(self.critic, tokens, attended, T + 1).squeeze(-1)
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
+        if greedy:
+            return logits.argmax(-1)
         logits = logits / self.args.temperature
-        noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
-        return (logits if greedy else logits - noise).argmax(-1)
+        gumbel_noise = -torch.empty_like(logits).exponential_().log()
+        return (logits + gumbel_noise).argmax(-1)  # is distributed as softmax(logits)
 
 
 def make_model(args: Args) -> tuple:
     """A tokenizer and a causal language model with weights in float32."""
     if args.model == "tiny":
-        sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4)
-        config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
+        sizes = {"hidden_size": 64, "intermediate_size": 128}
+        sizes |= {"num_hidden_layers": 3, "num_attention_heads": 4}
+        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+        config = LlamaConfig(vocab_size=259, **special, **sizes)
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
     try:
         if not Path(args.model).exists():
             hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
-    except Exception:  # offline, in which case each file would be asked for six times
+    except Exception:  # without a network, each file would be asked for six times
         hub.constants.HF_HUB_OFFLINE = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -232,149 +266,253 @@ def make_model(args: Args) -> tuple:
         refuse(f"--model {args.model}: {str(error).splitlines()[0]}")
 
 
+def begin_of_text(tokenizer) -> str:
+    """The token with which all texts begin that the model has learned from, if there is one."""
+    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
+    return tokenizer.bos_token if begins else ""
+
+
 @torch.no_grad()
 def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
     """Refuse prompts that are too long, and a model that would not be sampled as it is trained."""
-    *_, longest = rows = sorted(agent.encode(prompts), key=len)
+    rows = sorted(agent.encode(prompts), key=len)
+    shortest, longest = rows[0], rows[-1]
     limit = getattr(agent.model.config.get_text_config(), "max_position_embeddings", math.inf)
     if len(longest) + args.max_new_tokens > limit > 0:  # XLNet's is -1
-        refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are more than --model can take")
-    rows = [row + row[-1:] * args.max_new_tokens for row in (rows[0], longest)]
-    alone, (tokens, attended) = [agent.pad_rows([row]) for row in rows], agent.pad_rows(rows, "left")
-    cache = DynamicCache(config=agent.model.config)
+        refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are too long for --model")
+    rows = [row + row[-1:] * args.max_new_tokens for row in (shortest, longest)]
     try:
-        learned = torch.cat([agent.logits(agent.model, *x, 1)[:, -1] for x in alone])
-        agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 1, cache)
-        sampled = agent.logits(agent.model, tokens[:, -1:], attended, 1, cache)[:, -1]
-        sampled, learned = ((x / args.temperature).log_softmax(-1) for x in (sampled, learned))
+        learned, sampled = logprobs_in_two_ways(agent, rows)
         difference = (sampled - learned).abs().max().item()
-        if not difference < (0.5 if args.dtype == "bfloat16" else 0.01):  # rounding stays far below
+        tolerance = 0.5 if args.dtype == "bfloat16" else 0.01  # rounding stays far below
+        if not difference < tolerance:
             raise ValueError(f"their log-probabilities differ by {difference:.2g}")
     except Exception as error:  # each model lacks something else
-        refuse(f"--model {args.model} is not sampled as it is trained: {type(error).__name__}: {error}")
+        cause = f"{type(error).__name__}: {error}"
+        refuse(f"--model {args.model} is not sampled as it is trained: {cause}")
+
+
+def logprobs_in_two_ways(agent: Agent, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N, V) of what follows rows of tokens.
+
+    The first are of each row alone, at once, as in learning. The second are of all rows together,
+    padded, and of the last token apart from the others, which are in a cache, as in sampling.
+    """
+    learned = []
+    for row in rows:
+        tokens, attended = agent.pad_rows([row])
+        learned.append(agent.logits(agent.model, tokens, attended, 1)[:, -1])
+    tokens, attended = agent.pad_rows(rows, "left")
+    cache = DynamicCache(config=agent.model.config)
+    agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 1, cache)
+    sampled = agent.logits(agent.model, tokens[:, -1:], attended, 1, cache)[:, -1]
+    temperature = agent.args.temperature
+    learned = (torch.cat(learned) / temperature).log_softmax(-1)
+    return learned, (sampled / temperature).log_softmax(-1)
 
 
 @torch.no_grad()
 def complete(agent: Agent, rows: list[list[int]], num_steps: int, greedy: bool = False) -> tuple:
-    """Go on with rows of tokens -> tokens and attended (N, P + T), and the mask (N, T) of what counts."""
+    """Go on with rows of tokens. Returns tokens and attended (N, P + T), and the mask (N, T)."""
     tokens, attended = agent.pad_rows(rows, "left")
-    running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
+    running = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)  # rows without an end
+    masks = []
+    cache = DynamicCache(config=agent.model.config)
+    new_tokens = tokens  # the cache has none yet
     for _ in range(num_steps):
-        logits = agent.logits(agent.model, fed, attended, 1, cache)[:, -1]
+        logits = agent.logits(agent.model, new_tokens, attended, 1, cache)[:, -1]
         token = agent.act(logits, greedy).where(running, agent.pad)
-        fed, masks = token[:, None], [*masks, running]
-        tokens, attended = torch.cat([tokens, fed], 1), torch.cat([attended, running[:, None]], 1)
-        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, what follows does not
+        new_tokens = token[:, None]
+        tokens = torch.cat([tokens, new_tokens], 1)
+        attended = torch.cat([attended, running[:, None]], 1)
+        masks.append(running)
+        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, no more
         if not running.any():
             break
     return tokens, attended, torch.stack(masks, 1)
 
 
 @torch.no_grad()
-def in_pieces(size: int, rows: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
-    """What a function makes of rows, of that many at a time (0: of all), which saves memory."""
+def in_pieces(function: Callable[..., Tensor], rows: tuple[Tensor, ...], size: int) -> Tensor:
+    """Apply function to the rows, size at a time (0: all at once), to save memory."""
     pieces = zip(*(x.split(size or len(x)) for x in rows), strict=True)
     return torch.cat([function(*piece) for piece in pieces])
 
 
+def split_batch(batch: Batch, size: int) -> list[Batch]:
+    """The batch in pieces of so many rows (0: in one)."""
+    pieces = zip(*(x.split(size or len(x)) for x in batch), strict=True)
+    return [Batch(*piece) for piece in pieces]
+
+
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
-    """Add the gradients of the loss to the agent's -> its metrics; outside of the mask nothing counts."""
+    """Add the gradients of the loss, over what counts, to the agent's own. Returns metrics."""
     if args.norm_adv:
-        advantages = batch.advantages[batch.mask]
-        advantages = (batch.advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
-        batch = batch._replace(advantages=advantages)
-    total, size = {}, args.micro_batch or len(batch.mask)
-    for piece in map(Batch, *(x.split(size) for x in batch)):
-        rows, mask, share = piece[:3], piece.mask, piece.mask.sum() / batch.mask.sum()
-        counting = Batch(*rows, *(x[mask] for x in piece[3:]))  # [L11]
-        loss, metrics = ppo_loss(agent(*rows)[mask], counting, args)
+        counting = batch.advantages[batch.mask]
+        centred = batch.advantages - counting.mean()
+        batch = batch._replace(advantages=centred / (counting.std() + 1e-8))  # [D07] mean 0, std 1
+    per_token = ("logprobs", "ref_logprobs", "advantages")
+    total = {}
+    for piece in split_batch(batch, args.micro_batch):
+        mask = piece.mask
+        logprob = agent(piece.tokens, piece.attended, mask)[mask]
+        counting = {name: getattr(piece, name)[mask] for name in per_token}  # [L11] no padding
+        loss, metrics = ppo_loss(logprob, piece._replace(**counting), args)
+        share = mask.sum() / batch.mask.sum()
         (share * loss).backward()
-        total = {name: total.get(name, 0) + share * metric for name, metric in metrics.items()}
-    return total
-
-
-class Answer(NamedTuple):
-    """A completion on its way: its problem, and tokens of the prompt and of what was said so far."""
-
-    problem: dict
-    prompt: list[int]
-    said: list[int]
-
-
-def whole_answers(agent: Agent, answers: list[Answer]) -> tuple[Tensor, Tensor, Tensor]:
-    """Answers as complete() returns them: tokens and attended (N, P + T), and the mask (N, T)."""
-    prompts, attended = agent.pad_rows([answer.prompt for answer in answers], "left")
-    tokens, mask = agent.pad_rows([answer.said for answer in answers])
-    return torch.cat([prompts, tokens], 1), torch.cat([attended, mask], 1), mask
-
-
-def critic_gradients(agent: Agent, rows: list[Tensor], returns: Tensor, args: Args) -> Tensor:
-    """Add the gradients of the value loss to the critic's -> that loss, the mean over tokens that count."""
-    total, size = 0, args.micro_batch or len(returns)
-    for *piece, targets in zip(*(x.split(size) for x in (*rows, returns)), strict=True):
-        errors = (agent.value(*piece)[:, :-1] - targets)[piece[2]]
-        loss = 0.5 * (errors**2).sum() / rows[2].sum()
-        loss.backward()
-        total = total + loss.detach()
+        for name, metric in metrics.items():
+            total[name] = total.get(name, 0) + share * metric
     return total
 
 
 class Task(NamedTuple):
-    """Problems, each with its prompt and what else the reward function is told, and that function."""
+    """Problems, each with its prompt and more for the reward function, and that function."""
 
     training: list[dict]
     held_out: list[dict]
     reward: Callable[..., list] | None  # None: 1 for the answer, 0 for all else
 
 
+class Answer(NamedTuple):
+    """An answer on its way: its problem, and the tokens of prompt and completion so far."""
+
+    problem: dict
+    prompt: list[int]
+    completion: list[int]
+
+
+def start_answers(agent: Agent, task: Task, count: int) -> list[Answer]:
+    """New answers, without a token yet, to prompts drawn at random."""
+    problems = [random.choice(task.training) for _ in range(count)]
+    if not problems:
+        return []
+    prompts = agent.encode([problem["prompt"] for problem in problems])
+    return [Answer(problem, prompt, []) for problem, prompt in zip(problems, prompts, strict=True)]
+
+
+def extend_answers(answers: list[Answer], tokens: Tensor, mask: Tensor) -> None:
+    """Add the tokens of a window that count to the answers."""
+    window = tokens[:, -mask.shape[1] :].cpu()
+    for answer, row, counts in zip(answers, window, mask.cpu(), strict=True):
+        answer.completion.extend(row[counts].tolist())
+
+
+def is_finished(agent: Agent, answer: Answer) -> bool:
+    """Whether an answer has come to an end, or to --max-new-tokens."""
+    length = len(answer.completion)
+    return has_ended(agent, answer.completion) or length >= agent.args.max_new_tokens
+
+
+def answer_rows(agent: Agent, answers: list[Answer]) -> tuple[Tensor, Tensor, Tensor]:
+    """Answers in the form of complete(): tokens and attended (N, P + T), and the mask (N, T)."""
+    prompts, attended = agent.pad_rows([answer.prompt for answer in answers], "left")
+    completions, mask = agent.pad_rows([answer.completion for answer in answers])
+    return torch.cat([prompts, completions], 1), torch.cat([attended, mask], 1), mask
+
+
+def critic_gradients(agent: Agent, rows: list[Tensor], returns: Tensor, args: Args) -> Tensor:
+    """Add the gradients of the value loss, a mean over what counts, to the critic's. Returns it."""
+    size = args.micro_batch or len(returns)
+    count = rows[2].sum()
+    total = 0
+    pieces = zip(*(x.split(size) for x in (*rows, returns)), strict=True)
+    for tokens, attended, mask, targets in pieces:
+        errors = (agent.value(tokens, attended, mask)[:, :-1] - targets)[mask]
+        loss = 0.5 * (errors**2).sum() / count
+        loss.backward()
+        total = total + loss.detach()
+    return total
+
+
+def update_critic(agent: Agent, optimizer, answers: list[Answer], scores, args: Args) -> tuple:
+    """Let the critic learn from whole answers alone, and from nothing that it has guessed itself.
+
+    Returns means of its metrics, and the explained variance of its values before the update.
+    """
+    if not answers:
+        return {}, math.nan
+    rows = answer_rows(agent, answers)
+    mask = rows[2]
+    to_go = mask.flip(1).cumsum(1).flip(1) - 1  # the number of tokens that follow
+    scores = torch.as_tensor(scores, device=mask.device)
+    returns = scores[:, None] * args.gamma**to_go  # [L15] Monte Carlo
+    errors = (returns - in_pieces(agent.value, rows, args.micro_batch)[:, :-1])[mask]
+    variance = returns[mask].var()
+    explained_variance = math.nan
+    if variance > 0:
+        explained_variance = 1 - (errors.var() / variance).item()
+    critic = list(agent.critic.parameters())
+    answers_at_once = math.ceil(len(answers) / args.num_minibatches)
+    history = []
+    for _ in range(args.update_epochs):
+        order = torch.as_tensor(np.random.permutation(len(answers)), device=mask.device)
+        for idx in order.split(answers_at_once):
+            optimizer.zero_grad()
+            value_loss = critic_gradients(agent, [x[idx] for x in rows], returns[idx], args)
+            norm = nn.utils.clip_grad_norm_(critic, args.max_grad_norm)
+            optimizer.step()
+            history.append({"value_loss": value_loss, "critic_grad_norm": norm})
+    return mean_metrics(history), explained_variance
+
+
 def make_task(args: Args) -> Task:
-    """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward, where = None, f"--task {args.task} --reward {args.reward}"
-    try:
-        if args.task == "sorting":  # one to 31 digits, most of them few
-            draw = random.Random(0)
-            sizes = [min(31, 1 + int(draw.expovariate(1 / 6))) for _ in range(20_000)]
-            digits = ["".join(draw.choices("0123456789", k=size)) for size in sizes]
-            problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
-        else:
-            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
-        if ":" in args.reward:
-            sys.path.append("")  # the module may be in the current folder
-            module, _, name = args.reward.partition(":")
-            reward = getattr(importlib.import_module(module), name)
-        elif args.reward:
-            reward = reward_model(args)
+    """The problems of args.task, of which the first eval_episodes are held out, and the reward."""
+    reward = load_reward(args) if args.reward else None
+    if args.task == "sorting":
+        problems = sorting_problems()
+    else:
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
-        unread, problems, where = problems, [], f"{args.task} line 1"
-        for problem in unread:
-            if not all(problem.get(name) and isinstance(problem[name], str) for name in needed):
-                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
-            problems.append(problem)
-            where = f"{args.task} line {len(problems) + 1}"
-    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
-        refuse(f"{where}: {type(error).__name__}: {error}")
-    names = {name: None for problem in problems for name in problem}
-    problems = [names | problem for problem in problems]
+        problems = read_problems(args.task, needed)
     held_out = problems[: args.eval_episodes]
     seen = {problem["prompt"] for problem in held_out}
-    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
+    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10] no leak
     if not training and not args.evaluate:
-        refuse(f"--eval-episodes {args.eval_episodes} holds out all {len(problems)} prompts: take fewer")
+        held = f"--eval-episodes {args.eval_episodes} holds out all {len(problems)} prompts"
+        refuse(f"{held}: take fewer")
     return Task(training, held_out, reward)
 
 
-def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """What a reward model reads. A chat template ends each completion; else only those do that have ended."""
-    pairs = list(zip(prompts, completions, strict=True))
-    if chat:
-        chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
-        return tokenizer.apply_chat_template(chats, tokenize=False)
-    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
-    begin, ends = tokenizer.bos_token if begins else "", [tokenizer.eos_token if x else "" for x in finished]
-    return [begin + x.removeprefix(begin) + y + end for (x, y), end in zip(pairs, ends, strict=True)]
+def sorting_problems() -> list[dict]:
+    """One to 31 digits to be sorted, most of them few."""
+    draw = random.Random(0)
+    sizes = [min(31, 1 + int(draw.expovariate(1 / 6))) for _ in range(20_000)]
+    problems = []
+    for size in sizes:
+        digits = "".join(draw.choices("0123456789", k=size))
+        problems.append({"prompt": f"{digits}>", "answer": "".join(sorted(digits))})
+    return problems
 
 
-def reward_model(args: Args) -> Callable[..., list]:
+def read_problems(path: str, needed: tuple[str, ...]) -> list[dict]:
+    """Problems of a file .jsonl, each with the needed texts, and None for what only others have."""
+    problems = []
+    where = f"--task {path}"
+    try:
+        for line in Path(path).read_text("utf-8").rstrip().split("\n"):
+            where = f"{path} line {len(problems) + 1}"
+            problem = json.loads(line)
+            if not all(problem.get(name) and isinstance(problem[name], str) for name in needed):
+                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+            problems.append(problem)
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        refuse(f"{where}: {type(error).__name__}: {error}")
+    names = {name: None for problem in problems for name in problem}
+    return [names | problem for problem in problems]
+
+
+def load_reward(args: Args) -> Callable[..., list]:
+    """The reward function: module:function(prompts, completions, **columns), or that of a model."""
+    try:
+        if ":" not in args.reward:
+            return load_reward_model(args)
+        sys.path.append("")  # the module may be in the current folder
+        module, _, name = args.reward.partition(":")
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
+        refuse(f"--reward {args.reward}: {type(error).__name__}: {error}")
+
+
+def load_reward_model(args: Args) -> Callable[..., list]:
     """A reward function: the one output of a model of texts, in standard units if it knows them."""
     tokenizer = AutoTokenizer.from_pretrained(args.reward)
     model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
@@ -383,44 +521,112 @@ def reward_model(args: Args) -> Callable[..., list]:
         raise ValueError(f"{model.config.num_labels} outputs, but a reward model has one")
     mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
+    def score(tokens: Tensor, attended: Tensor) -> Tensor:
+        return model(tokens, attended).logits[:, 0]
+
     def reward(prompts, completions, finished, **_) -> list[float]:
         texts = whole_texts(tokenizer, args.chat, prompts, completions, finished)
         inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
-        scores = in_pieces(args.micro_batch, rows, lambda *rows: model(*rows).logits[:, 0])
+        scores = in_pieces(score, rows, args.micro_batch)
         return ((scores - mean) / deviation).tolist()
 
     return reward
 
 
+def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
+    """What a reward model reads. A text has an end if it has ended, or by a chat template."""
+    if chat:
+        chats = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            question = {"role": "user", "content": prompt}
+            chats.append([question, {"role": "assistant", "content": completion}])
+        return tokenizer.apply_chat_template(chats, tokenize=False)
+    begin = begin_of_text(tokenizer)
+    texts = []
+    for prompt, completion, ended in zip(prompts, completions, finished, strict=True):
+        end = tokenizer.eos_token if ended else ""
+        texts.append(begin + prompt.removeprefix(begin) + completion + end)
+    return texts
+
+
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
-    """Completions as tokens and as texts, their scores, or those of their tokens, and 1 for right answers."""
-    tokens, mask, ends = tokens[:, -mask.shape[1] :].cpu(), mask.cpu(), agent.ends.tolist()
-    rows = [row[counts].tolist() for row, counts in zip(tokens, mask, strict=True)]
-    texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-    answers = [str(problem.get("answer") or "") for problem in problems]
-    right = agent.tokenizer(answers, add_special_tokens=False).input_ids
-    said = [row[:-1] if row[-1] in ends else [] for row in rows]  # what does not end is no answer
-    spell = agent.tokenizer.convert_ids_to_tokens  # which keeps special tokens and halves of letters
-    said, right = (["".join(map(str, spell(row))).strip(" \n▁ĠĊ") for row in x] for x in (said, right))
-    exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
+    """Completions as tokens and texts, their scores (or their tokens'), and 1.0 for right ones."""
+    rows, texts = decode(agent, tokens, mask)
+    exact = match_answers(agent, problems, rows)
+    if not task.reward:
+        return rows, texts, [np.asarray(x) for x in exact], exact
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": texts, "completion_ids": rows}
-    columns["finished"] = [row[-1] in ends for row in rows]
-    returned = task.reward(**columns) if task.reward else exact
-    if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
-        returned = []  # a number, a dict, None
-    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in returned]
-    wanted = [len(row) if score.ndim else 1 for score, row in zip(scores, rows, strict=False)]
-    finite = all(np.isfinite(score).all() for score in scores)
-    if len(scores) != len(rows) or [score.size for score in scores] != wanted or not finite:
-        refuse("--reward returns no finite score for each completion, nor for each of its completion_ids")
+    columns["finished"] = [has_ended(agent, row) for row in rows]
+    scores = check_scores(task.reward(**columns), rows)
     return rows, texts, scores, exact
 
 
+def decode(agent: Agent, tokens: Tensor, mask: Tensor) -> tuple[list, list[str]]:
+    """Completions as rows of the tokens that count, and as texts."""
+    completions = tokens[:, -mask.shape[1] :].cpu()
+    rows = [row[counts].tolist() for row, counts in zip(completions, mask.cpu(), strict=True)]
+    texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+    return rows, texts
+
+
+def has_ended(agent: Agent, row: list[int]) -> bool:
+    """Whether a completion has come to an end, or only to --max-new-tokens."""
+    return row[-1] in agent.end_ids
+
+
+def match_answers(agent: Agent, problems: list[dict], rows: list[list[int]]) -> list[float]:
+    """1.0 for each completion that has ended and is the answer, but for blanks around it."""
+
+    def spell(row: list[int]) -> str:  # in a way that keeps special tokens, and halves of letters
+        return "".join(map(str, agent.tokenizer.convert_ids_to_tokens(row))).strip(" \n▁ĠĊ")
+
+    answers = [str(problem.get("answer") or "") for problem in problems]
+    answer_rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
+    exact = []
+    for row, answer_row in zip(rows, answer_rows, strict=True):
+        answer = spell(answer_row)
+        same = has_ended(agent, row) and spell(row[:-1]) == answer
+        exact.append(float(same and answer != ""))
+    return exact
+
+
+def check_scores(returned, rows: list[list[int]]) -> list[np.ndarray]:
+    """Scores as arrays: for each completion a number, or one for each of its tokens."""
+    if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
+        returned = []  # it was a number, a dict, None
+    plain = [x.tolist() if isinstance(x, Tensor) else x for x in returned]  # on any device
+    scores = [np.asarray(x, float) for x in plain]
+    fits = len(scores) == len(rows)
+    for score, row in zip(scores, rows, strict=False):
+        wanted = len(row) if score.ndim else 1
+        fits = fits and score.size == wanted and np.isfinite(score).all()
+    if not fits:
+        wanted = "a finite score for each completion, or for each of its completion_ids"
+        refuse(f"--reward does not return {wanted}")
+    return scores
+
+
+def grade_answers(agent: Agent, task: Task, answers: list[Answer], recent: deque) -> list[float]:
+    """Scores of finished answers. Adds the score, exactness, end, and length of each to recent."""
+    if not answers:
+        return []
+    problems = [answer.problem for answer in answers]
+    tokens, _, mask = answer_rows(agent, answers)
+    rows, _, scores, exact = grade(agent, task, problems, tokens, mask)
+    if any(score.ndim for score in scores):
+        refuse("--reward scores tokens, but windows are learned from before scores are known")
+    scores = [float(score) for score in scores]
+    for score, right, row in zip(scores, exact, rows, strict=True):
+        recent.append((score, right, has_ended(agent, row), len(row)))
+    return scores
+
+
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
-    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    """Seed Python, NumPy and torch, for each purpose differently. Returns seeds for the envs."""
+    sequence = np.random.SeedSequence([seed, *purpose.encode()])
+    seeds = sequence.generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
     torch.manual_seed(seeds[0])
@@ -431,28 +637,33 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
     """Answers to all held-out prompts, with their scores, and whether they are exactly right."""
     seed_everything(args.seed, "evaluation")
-    answers, starts = [], range(0, len(task.held_out), args.num_envs)
-    for start in tqdm(starts, desc="evaluation", leave=False, disable=None):
-        problems = task.held_out[start : start + args.num_envs]
-        rows = agent.encode([problem["prompt"] for problem in problems])
+    answers = []
+    begins = range(0, len(task.held_out), args.num_envs)
+    for begin in tqdm(begins, desc="evaluation", leave=False, disable=None):
+        problems = task.held_out[begin : begin + args.num_envs]
+        prompts = [problem["prompt"] for problem in problems]
+        rows = agent.encode(prompts)
         tokens, _, mask = complete(agent, rows, args.max_new_tokens, args.eval_greedy)
-        _, *columns = grade(agent, task, problems, tokens, mask)
-        for problem, text, score, exact in zip(problems, *columns, strict=True):
-            answer = {"prompt": problem["prompt"], "completion": text, "score": float(np.sum(score))}
-            answers.append(answer | {"exact": bool(exact)})
+        _, texts, scores, exact = grade(agent, task, problems, tokens, mask)
+        for prompt, text, score, right in zip(prompts, texts, scores, exact, strict=True):
+            answer = {"prompt": prompt, "completion": text}
+            answers.append(answer | {"score": float(np.sum(score)), "exact": bool(right)})
     return answers
 
 
 def warm_start(agent: Agent, args: Args, task: Task) -> None:
-    """Supervised learning on solved problems: the policy gradient, of right tokens with a weight of 1."""
-    optimizer = optim.Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
-    end = [agent.ends[0].item()]
+    """Supervised learning: the policy gradient, of the right tokens, all with an advantage of 1."""
+    optimizer = optim.Adam(agent.model.parameters(), args.sft_learning_rate, eps=1e-5)
+    end = agent.end_ids[:1]
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
-        prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
-        rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
-        answers, mask = agent.pad_rows([row + end for row in rows])
-        logprob = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
+        prompt_rows = agent.encode([problem["prompt"] for problem in problems])
+        prompts, attended = agent.pad_rows(prompt_rows, "left")
+        answers = [problem["answer"] for problem in problems]
+        answer_rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
+        completions, mask = agent.pad_rows([row + end for row in answer_rows])
+        tokens = torch.cat([prompts, completions], 1)
+        logprob = agent(tokens, torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
         (-logprob[mask].mean()).backward()
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -460,13 +671,14 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
 
 
 def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration.
+    """Train, or go on with args.resume. Returns the agent, and a row of metrics per iteration.
 
     on_iteration(metrics) is called after each iteration, which is the last one if it returns True.
     """
     # setup
     check(args)
     N, T = args.num_envs, args.num_steps
+    rows_at_once = N // args.num_minibatches
     num_iterations = int(args.total_timesteps // (N * T))
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
@@ -476,140 +688,96 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
     check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
-    run_dir, lock = make_run_dir(args)
+    run_dir, lock = make_run_dir(args)  # the folder is ours while lock is held
     if not args.resume:
         warm_start(agent, args, task)
     agent.copy_model()
-    ends = agent.ends.tolist()
-    policy, critic = list(agent.model.parameters()), list(agent.critic.parameters())
-    optimizer = optim.Adam([{"params": policy}, {"params": critic}], eps=1e-5, fused=True)  # [D03]
-    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {"iteration": 0}
-    first_iteration, steps, log = past["iteration"], past["iteration"] * N * T, []
-    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
-    (run_dir / "args.json").write_text(flags + "\n")
-    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
-    writer.add_text("args", f"<pre>{flags}</pre>", steps)
-    if args.track:
-        import wandb
-
-        try:
-            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
-        except wandb.Error as error:
-            refuse(f"--track: {error}")
-        wandb.define_metric("*", step_metric="steps")
+    policy = list(agent.model.parameters())
+    critic = list(agent.critic.parameters())
+    groups = [{"params": policy}, {"params": critic}]
+    optimizer = optim.Adam(groups, eps=1e-5, fused=True)  # [D03] not 1e-8
+    first_iteration, running, recent = restore(run_dir, args, agent, optimizer)
+    steps = first_iteration * N * T
+    log = []
+    writer = open_log(run_dir, args, steps)
     print(f"{args.task} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
-    running = [Answer(*answer) for answer in past.get("running", ())]  # those on their way
-    recent = deque(past.get("recent", ()), maxlen=N)  # what the last ones were worth
     bar = tqdm(total=num_iterations * N * T, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            # A clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, running, recent)
-            seed_everything(args.seed, f"cut {iteration}")  # [E2]
-        remaining = 1 - iteration / num_iterations if args.anneal_lr else 1  # [D04]
-        optimizer.param_groups[0]["lr"] = args.learning_rate * remaining
-        optimizer.param_groups[1]["lr"] = args.critic_learning_rate * remaining
+            seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too
+        share_left = 1 - iteration / num_iterations
+        lr_scale = share_left if args.anneal_lr else 1  # [D04] linearly towards zero
+        optimizer.param_groups[0]["lr"] = args.learning_rate * lr_scale
+        optimizer.param_groups[1]["lr"] = args.critic_learning_rate * lr_scale
 
         # rollout
-        start = time.perf_counter()
+        began = time.perf_counter()
         with torch.no_grad():
-            problems = [random.choice(task.training) for _ in range(N - len(running))]
-            prompts = agent.encode([problem["prompt"] for problem in problems]) if problems else []
-            running += map(Answer, problems, prompts, [[] for _ in problems])
-            tokens, attended, mask = complete(agent, [answer.prompt + answer.said for answer in running], T)
-            seconds, count = time.perf_counter() - start, mask.sum().item()
-            look = partial(in_pieces, args.micro_batch, (tokens, attended, mask))
-            logprobs, values = look(agent), look(agent.value)  # the weights are still those that acted
-            ref_logprobs = look(partial(agent, frozen=True)) if agent.reference else logprobs
-            new = zip(running, tokens[:, -mask.shape[1] :].cpu(), mask.cpu(), strict=True)
-            for answer, row, counts in new:
-                answer.said.extend(row[counts].tolist())
-            over = np.array([x.said[-1] in ends or len(x.said) >= args.max_new_tokens for x in running])
-            answers, scores = [running[n] for n in np.flatnonzero(over)], []
-            running = [running[n] for n in np.flatnonzero(~over)]  # [L13] they carry on
-            if answers:
-                whole = whole_answers(agent, answers)
-                rows, _, scores, exact = grade(agent, task, [x.problem for x in answers], whole[0], whole[2])
-                if any(score.ndim for score in scores):
-                    refuse("--reward scores tokens, but windows are learned from before scores are known")
-                scores = list(map(float, scores))
-                ended = [row[-1] in ends for row in rows]
-                recent.extend(zip(scores, exact, ended, map(len, rows), strict=True))
+            running += start_answers(agent, task, N - len(running))
+            so_far = [answer.prompt + answer.completion for answer in running]
+            tokens, attended, mask = complete(agent, so_far, T)
+            sampling_seconds = time.perf_counter() - began
+            # The weights are still those that acted.
+            inputs = (tokens, attended, mask)
+            logprobs = in_pieces(agent, inputs, args.micro_batch)
+            values = in_pieces(agent.value, inputs, args.micro_batch)
+            ref_logprobs = logprobs
+            if agent.reference:
+                ref_logprobs = in_pieces(agent.reference_logprobs, inputs, args.micro_batch)
+            extend_answers(running, tokens, mask)
+            finished = np.array([is_finished(agent, answer) for answer in running])
+            answers = [running[n] for n in np.flatnonzero(finished)]
+            running = [running[n] for n in np.flatnonzero(~finished)]  # [L13] they go on
+            scores = grade_answers(agent, task, answers, recent)
+
+        # advantages
+        rewards = np.zeros(mask.T.shape, np.float32)  # compute_gae wants (T, N)
+        dones = np.zeros(mask.T.shape, np.float32)
+        last = mask.sum(1).cpu().numpy() - 1
+        dones[last[finished], np.flatnonzero(finished)] = 1
+        rewards[last[finished], np.flatnonzero(finished)] = scores  # [L9] at the end
+        old_values = values.T.cpu().numpy()  # (T + 1, N)
+        next_values = old_values[1:] * (1 - dones)  # [L14] after the window, too
+        advantages = compute_gae(rewards, old_values[:-1], next_values, dones, args.gamma, args.gae_lambda)
+        advantages = on_device(advantages.T)
 
         # update
-        rewards, dones = np.zeros((2, *mask.T.shape), np.float32)  # (T, N), as ever
-        last = mask.sum(1).cpu().numpy() - 1
-        dones[last[over], np.flatnonzero(over)] = 1
-        rewards[last[over], np.flatnonzero(over)] = scores  # [L9]
-        old_values = values.T.cpu().numpy()  # (T + 1, N)
-        next_values = old_values[1:] * (1 - dones)  # [L14] at the cut, too
-        advantages = compute_gae(rewards, old_values[:-1], next_values, dones, args.gamma, args.gae_lambda)
-        batch = Batch(tokens, attended, mask, logprobs, ref_logprobs, on_device(advantages.T))
+        batch = Batch(tokens, attended, mask, logprobs, ref_logprobs, advantages)
         history = []
         for _ in range(args.update_epochs):
-            for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
+            for idx in on_device(np.random.permutation(N)).split(rows_at_once):  # [D06] each once
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
-                metrics = compute_gradients(agent, minibatch, args)  # loss.backward()
-                metrics["grad_norm"] = nn.utils.clip_grad_norm_(policy, args.max_grad_norm)  # [D11]
+                metrics = compute_gradients(agent, minibatch, args)
+                norm = nn.utils.clip_grad_norm_(policy, args.max_grad_norm)  # [D11] all at once
                 optimizer.step()
-                history.append(metrics)
-            if metrics["kl"] > args.target_kl:  # [X3]
+                history.append(metrics | {"grad_norm": norm})
+            if history[-1]["kl"] > args.target_kl:  # [X3] the policy has moved enough
                 break
-
-        # The critic learns from whole answers alone, and from nothing that it has guessed itself.
-        critic_history, explained = [], math.nan
-        if answers:
-            to_go = whole[2].flip(1).cumsum(1).flip(1) - 1  # the number of tokens that follow
-            returns = on_device(scores)[:, None] * args.gamma**to_go  # [L15] Monte Carlo
-            errors = (returns - in_pieces(args.micro_batch, whole, agent.value)[:, :-1])[whole[2]]
-            if (variance := returns[whole[2]].var()) > 0:
-                explained = 1 - (errors.var() / variance).item()
-            size = math.ceil(len(answers) / args.num_minibatches)
-            for _ in range(args.update_epochs):
-                for idx in on_device(np.random.permutation(len(answers))).split(size):
-                    optimizer.zero_grad()
-                    value_loss = critic_gradients(agent, [x[idx] for x in whole], returns[idx], args)
-                    grad_norm = nn.utils.clip_grad_norm_(critic, args.max_grad_norm)
-                    optimizer.step()
-                    critic_history.append({"value_loss": value_loss, "critic_grad_norm": grad_norm})
+        critic_metrics, explained_variance = update_critic(agent, optimizer, answers, scores, args)
 
         # log
         steps += N * T
-        row = {}
-        for part in filter(None, (history, critic_history)):
-            row |= {name: torch.stack([step[name] for step in part]).mean().item() for name in part[0]}
-        numbers = row | agent.state_dict()
-        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
-        row = dict.fromkeys(("value_loss", "critic_grad_norm"), math.nan) | row
-        row["explained_variance"] = explained
-        means = np.mean(recent or [[math.nan] * 4], axis=0)  # of the last N answers
-        row |= zip(("score", "exact", "finished", "length"), means.tolist(), strict=True)
-        if iteration == args.max_new_tokens // T:  # those that began in the first window have ended
-            totals = [score for score, *_ in recent]
-            warning = "; nearly all are the same, so little is learned: try more --sft-steps"
-            alike = max(map(totals.count, totals)) > 0.98 * len(totals)
-            bar.write(f"score of the first answers: {row['score']:.3g}{warning * alike}")
+        row = {"steps": steps} | mean_metrics(history) | critic_metrics
+        refuse_broken(row | agent.state_dict(), steps)
+        if not answers:
+            row |= {"value_loss": math.nan, "critic_grad_norm": math.nan}
+        row["explained_variance"] = explained_variance
+        row |= recent_means(recent)
+        count = mask.sum().item()
         row["used"] = count / (N * T)  # the share of tokens that count
-        row["sampling"] = seconds / (time.perf_counter() - start)  # its share of the time
+        row["sampling"] = sampling_seconds / (time.perf_counter() - began)  # its share of the time
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["tokens_per_second"] = count / (time.perf_counter() - start)
-        log.append({"steps": steps} | row)
-        for name, metric in row.items():
-            writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint must not be ahead of its curves
-        if args.track:
-            wandb.log(log[-1])
-        bar.set_postfix_str(f"score {row['score']:.3g}", refresh=False)
-        bar.update(N * T)
-        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
-            shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
-            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-            print(f"{steps:,} steps  {status}", flush=True)
-        if on_iteration and on_iteration(log[-1]):
+        row["tokens_per_second"] = count / (time.perf_counter() - began)
+        if iteration == args.max_new_tokens // T:  # answers of the first window have ended
+            show_first_scores([score for score, *_ in recent], bar)
+        log.append(row)
+        write_row(row, bar, writer, args)
+        if on_iteration and on_iteration(row):
             break
 
     # wrap up
@@ -618,12 +786,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     if args.eval_episodes:
         log = log or [{"steps": steps}]  # a run that was finished has no iteration left
         log[-1]["eval_score"] = report(agent, args, run_dir, task)
-        writer.add_scalar("eval_score", log[-1]["eval_score"], steps)
-        if args.track:
-            wandb.log(log[-1])
-    writer.close()
-    if args.track:
-        wandb.finish()
+    close_log(log, writer, args)
     return agent, log
 
 
@@ -639,56 +802,169 @@ def refuse(mistake: str) -> NoReturn:
     raise Mistake(" ".join(mistake.split()))
 
 
+def flag(name: str) -> str:
+    """The flag of a field of Args."""
+    return "--" + name.replace("_", "-")
+
+
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
     counts = ("total_timesteps", "num_envs", "num_steps", "max_new_tokens", "update_epochs")
-    counts += ("num_minibatches", "threads")
-    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
-    highest |= dict.fromkeys(("clip_coef", "target_kl"), math.inf)
+    counts += ("num_minibatches",)
+    unbounded = ("max_grad_norm", "clip_coef", "target_kl")
+    ranges = dict.fromkeys(vars(args), (0, 10**12))
+    ranges |= dict.fromkeys(counts, (1, 10**12))
+    ranges |= dict.fromkeys(unbounded, (0, math.inf))
+    ranges |= {"gamma": (0, 1), "gae_lambda": (0, 1)}
+    ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
     for name, value in vars(args).items():
-        low, high = int(name in counts), highest.get(name, 10**12)
-        text = isinstance(getattr(Args, name), str)
-        if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
+        if isinstance(getattr(Args, name), str | None):
+            if not isinstance(value, str | None):
+                refuse(f"{flag(name)} {value} is not text")
+            continue
+        low, high = ranges[name]
+        is_number = hasattr(value, "__float__")
+        if not (is_number and low <= value <= high):  # NaN lies in no range
+            refuse(f"{flag(name)} {value} is not between {low} and {high}")
     if args.total_timesteps < args.num_envs * args.num_steps:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a window of each of --num-envs")
     if args.max_new_tokens % args.num_steps:
         refuse(f"--num-steps {args.num_steps} does not divide --max-new-tokens {args.max_new_tokens}")
-    if args.num_envs % args.num_minibatches or args.num_envs // args.num_minibatches < 2:
-        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} into parts of 2+")
-    if args.dtype not in ("float32", "bfloat16"):
-        refuse(f"--dtype {args.dtype} is neither float32 nor bfloat16")
+    N = args.num_envs
+    if N % args.num_minibatches or N // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not cut {N} into equal parts of 2+")
     if args.temperature == 0:
-        refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates without chance")
-    if folder := args.evaluate or args.resume:
-        saved = load(folder)["args"]
-        if bool(args.kl_coef) != bool(saved.kl_coef):  # or else its weights would not fit
-            refuse(f"--kl-coef {args.kl_coef}: {folder} has {saved.kl_coef}; 0 stays 0 (1e-9 only measures)")
-        if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
-            refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
-        if args.evaluate and not args.eval_episodes:
-            refuse("--eval-episodes 0 leaves nothing to evaluate")
+        refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates so")
+    if args.evaluate and not args.eval_episodes:
+        refuse("--eval-episodes 0 leaves nothing to evaluate")
+
+
+def check_saved(args: Args, saved: Args) -> None:
+    """Refuse flags that do not fit the run that is continued or evaluated."""
+    if bool(args.kl_coef) != bool(saved.kl_coef):  # its weights would not fit
+        advice = "0 stays 0 (1e-9 only measures)"
+        refuse(f"--kl-coef {args.kl_coef}: the run has {saved.kl_coef}; {advice}")
+    if args.task == saved.task and args.eval_episodes > saved.eval_episodes:
+        refuse(f"--eval-episodes {args.eval_episodes}: the run has held out {saved.eval_episodes}")
 
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; auto is the first accelerator, or else the CPU."""
-    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    kind = "cpu"
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
     devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
-    if name not in ("auto", kind, *devices):
+    if name not in ["auto", kind] + devices:
         refuse(f"--device {name} is not here; there is {', '.join(devices)}")
-    return torch.device(devices[0] if name in ("auto", kind) else name)
+    if name in ("auto", kind):
+        name = devices[0]
+    return torch.device(name)
+
+
+def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple:
+    """The next iteration of the run, answers on their way, and what the last ones were worth."""
+    recent = deque(maxlen=args.num_envs)  # score, exact, ended, length
+    if not args.resume:
+        return 0, [], recent
+    checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
+    recent.extend(checkpoint["recent"])
+    running = [Answer(*answer) for answer in checkpoint["running"]]
+    return checkpoint["iteration"], running, recent
+
+
+def mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Means of the metrics over the gradient steps of an update."""
+    means = {}
+    for name in history[0]:
+        means[name] = torch.stack([metrics[name] for metrics in history]).mean().item()
+    return means
+
+
+def refuse_broken(numbers: dict, steps: int) -> None:
+    """Raise an error if any of the numbers is not finite, before it can reach a checkpoint."""
+    for name, x in numbers.items():
+        if not torch.as_tensor(x).isfinite().all():
+            raise FloatingPointError(f"{name} is not finite before step {steps}")
+
+
+def recent_means(recent: deque) -> dict[str, float]:
+    """Means of the last answers; NaN before the first has ended."""
+    means = np.mean(recent or [[math.nan] * 4], axis=0).tolist()
+    return dict(zip(("score", "exact", "finished", "length"), means, strict=True))
+
+
+def show_first_scores(totals: list[float], bar: tqdm) -> None:
+    """Print the mean score of the first answers."""
+    alike = max(map(totals.count, totals)) > 0.98 * len(totals)
+    warning = "; nearly all are the same, so little is learned: try more --sft-steps"
+    bar.write(f"score of the first answers: {np.mean(totals):.3g}{warning * alike}")
+
+
+def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
+    """Write args.json, and open the curves: TensorBoard's, and with --track those of wandb."""
+    flags = json.dumps(asdict(args), indent=2)
+    flags = flags.replace(": Infinity", ': "inf"')  # JSON has no word for it
+    (run_dir / "args.json").write_text(flags + "\n")
+    purge_step = steps + 1 if args.resume else None  # later rows are written again
+    writer = SummaryWriter(run_dir, purge_step=purge_step)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
+    if args.track:
+        import wandb
+
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
+        wandb.define_metric("*", step_metric="steps")
+    return writer
+
+
+def write_row(row: dict[str, float], bar: tqdm, writer: SummaryWriter, args: Args) -> None:
+    """Add a row of metrics to the curves and move the bar; about 20 times in a run, print it."""
+    for name, metric in row.items():
+        if name != "steps":
+            writer.add_scalar(name, metric, row["steps"])
+    writer.flush()  # a checkpoint must not be ahead of its curves
+    if args.track:
+        import wandb
+
+        wandb.log(row)
+    B = args.num_envs * args.num_steps
+    bar.set_postfix_str(f"score {row['score']:.3g}", refresh=False)
+    bar.update(B)
+    iterations_left = (bar.total - row["steps"]) // B
+    if iterations_left % math.ceil(bar.total / B / 20) == 0:  # true of the last one, too
+        shown = ("score", "finished", "ref_kl", "entropy", "explained_variance", "tokens_per_second")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.write(f"{row['steps']:,} steps  {status}")
+        sys.stdout.flush()
+
+
+def close_log(log: list[dict], writer: SummaryWriter, args: Args) -> None:
+    """Add the evaluation to the curves, and close them."""
+    if args.eval_episodes:
+        writer.add_scalar("eval_score", log[-1]["eval_score"], log[-1]["steps"])
+    writer.close()
+    if args.track:
+        import wandb
+
+        if args.eval_episodes:
+            wandb.log(log[-1])
+        wandb.finish()
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
-    name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
-    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
+    """The run's folder, new unless it is resumed, and the lock that makes it ours."""
+    now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{now}"
+    default = "runs/" + re.sub(r"[^\w-]", "-", name)
+    run_dir = Path(args.resume or args.run_dir or default)
+    # A singleton can be taken by the same process again.
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except OSError as error:  # or another process is at work there
+    except OSError as error:  # another process is at work there, or the disk is full
         refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
@@ -697,14 +973,20 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, running, recent) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration}
-    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-    checkpoint |= {"running": [tuple(answer) for answer in running], "recent": list(recent)}
+    checkpoint = {
+        "writer": WRITER,
+        "args": asdict(args),
+        "iteration": iteration,
+        "running": [tuple(answer) for answer in running],
+        "recent": list(recent),
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     with open(run_dir / "checkpoint.tmp", "w+b") as file:
         try:
-            torch.save(checkpoint, file)  # not to memory first, where large models have no place twice
+            torch.save(checkpoint, file)  # not to memory first: a large model may not fit twice
         except RuntimeError as error:
-            raise error.__context__ from None  # what went wrong with the file: the disk is full, say
+            raise error.__context__ from None  # its cause is plainer: the disk is full, say
         file.seek(0)
         file.write(hashlib.file_digest(file, "sha256").digest())
         file.flush()
@@ -712,8 +994,11 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, run
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
-    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
+def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
+    """What save() wrote, after restoring the given parts (agent, optimizer).
+
+    No code that the file may hold is run.
+    """
     path = Path(run_dir) / "checkpoint.pt"
     try:
         content = path.read_bytes()
@@ -722,50 +1007,67 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
-        saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("model", "task", "seed", "num_envs", "num_steps"):
-            if resuming and getattr(resuming, name) != getattr(saved, name):
-                raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
+        saved = Args(**checkpoint["args"])
+        checkpoint["args"] = saved
+        if resuming:
+            for name in ("model", "task", "seed", "num_envs", "num_steps"):
+                if getattr(resuming, name) != getattr(saved, name):
+                    raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
+            check_saved(resuming, saved)
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
-            for x, kept in parts["optimizer"].state.items():
-                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                    raise ValueError("the state of the optimizer does not fit")
+        if resuming:
+            check_moments(parts["optimizer"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
+        message = " ".join((str(error) or repr(error)).split())
+        refuse(f"{path} cannot be used: {message.partition('. ')[0]}")
     return checkpoint
 
 
+def check_moments(optimizer: optim.Adam) -> None:
+    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    for weight, kept in optimizer.state.items():
+        layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
+        like_weight = (weight.shape, weight.stride())
+        if layouts != {"step": ((), ()), "exp_avg": like_weight, "exp_avg_sq": like_weight}:
+            raise ValueError("the state of the optimizer does not fit")
+
+
 def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
-    """Evaluate, write all answers to completions.jsonl, and show some."""
+    """Evaluate, write all answers to completions.jsonl, and show some. Returns the mean score."""
     answers = evaluate(agent, args, task)
-    lines = (json.dumps(answer, ensure_ascii=False) for answer in answers)
+    lines = [json.dumps(answer, ensure_ascii=False) for answer in answers]
     (run_dir / "completions.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     for answer in answers[:5]:
         print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
-    score, exact = (float(np.mean([answer[name] for answer in answers])) for name in ("score", "exact"))
-    print(f"mean score {score:.3f}, exact {exact:.3f}, of {len(answers)} held-out prompts; see {run_dir}")
+    score = float(np.mean([answer["score"] for answer in answers]))
+    exact = float(np.mean([answer["exact"] for answer in answers]))
+    scores = f"mean score {score:.3f}, exact {exact:.3f}"
+    print(f"{scores}, of {len(answers)} held-out prompts; see {run_dir}")
     return score
 
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
+    given = tyro.cli(Args, description=__doc__)
+    if "" in vars(given).values():  # --resume=$NOT_SET, say
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__)
-    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+    if [given.run_dir, given.resume, given.evaluate].count(None) < 2:
         refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+    folder = given.resume or given.evaluate
+    args = given
+    if folder:  # the flags are read again, with the saved ones as defaults
         args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
-        if ":" in args.reward and args.reward != given.reward:
+        if ":" in (args.reward or "") and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
-    if not args.evaluate:
+    if not given.evaluate:
         train(args)
         return
     check(args)
+    check_saved(args, load(folder)["args"])
     torch.set_num_threads(args.threads)
-    task, agent = make_task(args), Agent(args).to(pick_device(args.device))
+    task = make_task(args)
+    agent = Agent(args).to(pick_device(args.device))
     agent.copy_model()
     load(folder, agent=agent)
     check_model(agent, args, [problem["prompt"] for problem in task.held_out])

@@ -1,20 +1,29 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0", "gymnasium[box2d,classic-control]==1.4.0", "numpy==2.4.6", "tyro==1.0.17",
-#     "tensorboard==2.21.0", "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0", "moviepy==2.2.1",
+#     "torch==2.13.0",
+#     "gymnasium[box2d,classic-control]==1.4.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
+#     "moviepy==2.2.1",
 # ]
 # ///
 """Proximal Policy Optimization for discrete actions with an LSTM, the whole algorithm in one file.
 
-    python variants/ppo_lstm.py                                # CartPole without velocities, 500,000 steps
+    python variants/ppo_lstm.py                                # CartPole without velocities
     python variants/ppo_lstm.py --env-id LunarLander-v3        # --help lists every flag
     git diff --no-index ppo_discrete.py variants/ppo_lstm.py   # what a memory changes
 
-Shapes  T steps of N envs are B = T * N samples; a minibatch is all T steps of M of the envs.
-        What describes a state (obs, values) has T + 1 rows, what describes a step (rewards, dones) has T.
+There is no --compile: sequences are cut where episodes start, which is elsewhere in each minibatch.
 
-Tags    [D08] marks the line with detail 8 of docs/details.md; other letters, as in [E1], are in there, too.
+Shapes  T steps of N envs are B = T * N samples; a minibatch is all T steps of M of the envs.
+        Arrays of states (obs, values) have T + 1 rows, arrays of steps (rewards, dones) have T.
+
+Tags    [D08] marks the line of detail 8 in docs/details.md; other letters are our own additions.
 """
 
 import hashlib
@@ -49,43 +58,49 @@ from torch.distributions import Categorical, Distribution, Independent
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
 
 
 @dataclass
 class Args:
-    env_id: str = "CartPolePositions-v1"  # id in gymnasium's registry; "module:id" imports the module first
+    # the env
+    env_id: str = "CartPolePositions-v1"  # id in gymnasium's registry; "module:id" imports module first
     env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
     seed: int = 1  # all random numbers follow from it
-    total_timesteps: int | float = 500_000  # env steps of all envs together, in whole rollouts
+    total_timesteps: int | float = 500_000  # steps of all envs together, in whole rollouts
     num_envs: int = 8  # number of envs that are stepped together
     num_steps: int = 128  # steps of each env in a rollout
+
+    # the algorithm
     learning_rate: float = 1e-3  # learning rate of Adam
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo up to the rollout's end, 0 is one-step TD
-    update_epochs: int = 4  # passes over a rollout
-    num_minibatches: int = 4  # gradient steps in a pass
+    update_epochs: int = 4  # passes of an update over its rollout
+    num_minibatches: int = 4  # gradient steps in each pass
     norm_adv: bool = True  # advantages are normalised, in each minibatch
-    clip_coef: float = 0.2  # ratios beyond 1 +- this gain nothing (inf: off)
+    clip_coef: float = 0.2  # a ratio further than this from 1 gains nothing (inf: off)
     anneal_clip: bool = False  # clip_coef falls linearly towards zero
-    vf_clip_coef: float = 0.2  # values further than this from the old ones gain nothing (inf: off)
+    vf_clip_coef: float = 0.2  # a value that moves further than this gains nothing (inf: off)
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
-    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a KL above this is the last (inf: off)
+    max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
 
+    # the machine
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
-    async_envs: bool = False  # each env gets a process of its own, which pays for slow ones
-    run_dir: str = ""  # a new folder; default: runs/<env>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to continue; its flags hold unless given again
-    evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, at most; new envs start at each (0: only the end is saved)
+    async_envs: bool = False  # each env gets a process of its own, which pays if envs are slow
+
+    # the run
+    run_dir: str | None = None  # a new folder (None: runs/<env>__<script>__<seed>__<time>)
+    resume: str | None = None  # folder of the run to continue; its flags hold unless given again
+    evaluate: str | None = None  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saves before the end, at most; each makes the envs anew (0: none)
     track: bool = False  # the run is logged to Weights & Biases, too
     capture_video: bool = False  # one more episode is filmed, after the evaluation
     eval_episodes: int = 10  # episodes played after training (0: none, and no video)
-    eval_greedy: bool = False  # the evaluation takes the most probable actions instead of sampled ones
+    eval_greedy: bool = False  # the evaluation takes the most probable actions, not samples
 
 
 class Batch(NamedTuple):
@@ -93,104 +108,132 @@ class Batch(NamedTuple):
 
     obs: Tensor
     starts: Tensor  # 1 where obs opens an episode
-    state: Tensor  # (4, N, 64) of both LSTMs, before the first step
+    state: Tensor  # (4, N, 64), both LSTMs' before the first step
     actions: Tensor
-    logprobs: Tensor  # of the policy that acted
+    logprobs: Tensor  # under the policy that acted
     advantages: Tensor
     returns: Tensor  # targets of the critic
-    values: Tensor  # of the critic at rollout time
+    values: Tensor  # the critic's, at rollout time
 
 
 def compute_gae(rewards, values, next_values, dones, gamma: float, gae_lambda: float) -> np.ndarray:
-    """Generalized advantage estimation (arXiv 1506.02438), from arrays (T, N) to advantages (T, N).
+    """Generalized advantage estimation (arXiv 1506.02438). Takes and returns arrays (T, N).
 
-    next_values are those of the states that the steps lead to, 0 where that is the end.
+    next_values[t] is the value of the state after step t: 0 if the episode terminated there.
     """
     advantages = rewards + gamma * next_values - values  # TD errors: the advantages of one step
-    for t in reversed(range(len(rewards) - 1)):  # the last step's is its TD error: nothing follows it
-        advantages[t] += gamma * (1 - dones[t]) * gae_lambda * advantages[t + 1]  # [D05]
+    for t in reversed(range(len(rewards) - 1)):  # the last row stays as it is: nothing follows it
+        goes_on = 1 - dones[t]  # nothing flows across the end of an episode
+        advantages[t] += gamma * goes_on * gae_lambda * advantages[t + 1]  # [D05] sum of TD errors
     return advantages
 
 
 def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, args: Args) -> tuple:
     """Clipped surrogate objective with value loss and entropy bonus (arXiv 1707.06347, equation 9).
 
-    dist and value are the current agent's, for each of batch.obs -> scalar loss, metrics without gradient.
+    dist and value are the agent's for batch.obs. Returns the loss, and metrics without gradient.
     """
     log_ratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
     advantages = batch.advantages
     if args.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # [D07]
-    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # [D08]
-    clipped_value = batch.values + (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
-    value_error = torch.max((value - batch.returns) ** 2, (clipped_value - batch.returns) ** 2)  # [D09]
-    value_loss = 0.5 * value_error.mean()
+        centred = advantages - advantages.mean()
+        advantages = centred / (advantages.std() + 1e-8)  # [D07] mean 0, standard deviation 1
+    gain = torch.min(ratio * advantages, clipped_ratio * advantages)  # [D08] the pessimistic bound
+    policy_loss = -gain.mean()
+    change = (value - batch.values).clamp(-args.vf_clip_coef, args.vf_clip_coef)
+    error = (value - batch.returns) ** 2
+    clipped_error = (batch.values + change - batch.returns) ** 2
+    value_loss = 0.5 * torch.max(error, clipped_error).mean()  # [D09] the larger error counts
     entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10]
-    kl = (ratio - 1 - log_ratio).mean()  # KL(old, new): an unbiased estimate that is never negative
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] three in one
+    kl = (ratio - 1 - log_ratio).mean()  # Schulman's k3, an estimate of KL(old, new) >= 0
     clip_frac = (ratio != clipped_ratio).float().mean()
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
     metrics |= {"kl": kl, "clip_frac": clip_frac}
-    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12] to be logged
 
 
 def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
     """Orthogonal weights scaled by gain, zero biases."""
-    nn.init.orthogonal_(layer.weight, gain)  # [D02]
+    nn.init.orthogonal_(layer.weight, gain)  # [D02] signals keep their size
     nn.init.zeros_(layer.bias)
     return layer
 
 
+def segments(starts: Tensor) -> list[tuple[int, int]]:
+    """Pieces of the steps of starts (t, n), in which episodes open only at the first step."""
+    if len(starts) == 1:
+        return [(0, 1)]  # no need to look at the device
+    cuts = 1 + starts[1:].any(1).nonzero().flatten()
+    return list(pairwise([0, *cuts.tolist(), len(starts)]))
+
+
 class Recurrent(nn.Module):
-    """A tanh layer and an LSTM, of 64 units, and a linear head, whose weights have the given gain."""
+    """A tanh layer and an LSTM, of 64 units, and a linear head with weights of the given gain."""
 
     def __init__(self, in_features: int, out_features: int, gain: float):
         super().__init__()
         self.body = nn.Sequential(layer_init(nn.Linear(in_features, 64)), nn.Tanh())
         self.lstm = nn.LSTM(64, 64)
         for name, parameter in self.lstm.named_parameters():
-            nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)  # [D32]
+            if "weight" in name:
+                nn.init.orthogonal_(parameter)  # [D32] all four gates together
+            else:
+                nn.init.zeros_(parameter)
         self.head = layer_init(nn.Linear(64, out_features), gain)
 
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """obs (..., in_features), starts (...), state (2, n, 64) -> (..., out_features), state."""
-        rows, hidden = starts.view(-1, state.shape[1]), []  # (t, n)
+        """Takes obs (..., in_features), starts (...), state (2, n, 64). Returns output and state."""
+        rows = starts.view(-1, state.shape[1])  # (t, n)
         x = self.body(obs).view(*rows.shape, 64)
-        cuts = (rows[1:].any(1).nonzero()[:, 0] + 1).tolist() if len(rows) > 1 else []
-        for begin, end in pairwise([0, *cuts, len(rows)]):  # steps without a start in between, at once
-            state = state * (1 - rows[begin][:, None])  # [D34]
+        hidden = []
+        for begin, end in segments(rows):  # steps without a start in between, at once
+            state = state * (1 - rows[begin][:, None])  # [D34] an episode starts without memories
             h, state = self.lstm(x[begin:end], tuple(state[:, None]))
-            state, hidden = torch.cat(state), [*hidden, h]
+            state = torch.cat(state)
+            hidden.append(h)
         return self.head(torch.cat(hidden)).view(*starts.shape, -1), state
 
 
+def valid_choices(action_space: Discrete | MultiDiscrete) -> Tensor:
+    """The shape of logits, and which of them are choices: all n of Discrete(n).
+
+    MultiDiscrete has a row for each component, as long as the one with the most choices.
+    """
+    if isinstance(action_space, Discrete):
+        return torch.ones(int(action_space.n), dtype=torch.bool)
+    sizes = torch.as_tensor(action_space.nvec)
+    return torch.arange(sizes.max()) < sizes[:, None]
+
+
 class Agent(nn.Module):
-    """Actor and critic, each with a memory, for one step (n) or a sequence (t, n) of them:
-    obs (..., obs_dim), starts (...), hidden and cell states (4, n, 64) -> distribution, value (...), states.
+    """Actor and critic, each with a memory, for one step (n,) or a sequence of steps (t, n).
+
+    Takes obs (..., obs_dim), starts (...), and hidden and cell states (4, n, 64). Returns the
+    distribution of actions, the values (...), and the states after the last step.
     """
 
     def __init__(self, envs: gym.vector.VectorEnv):
         super().__init__()
-        obs_dim, actions = envs.single_observation_space.shape[0], envs.single_action_space
-        choices = torch.as_tensor(actions.n if isinstance(actions, Discrete) else actions.nvec)
-        self.valid = torch.arange(choices.max()) < choices[..., None]  # (n,) or (components, n)
+        obs_dim = envs.single_observation_space.shape[0]
+        self.valid = valid_choices(envs.single_action_space)
         self.actor = Recurrent(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
-        self.actor.head.bias.data[~self.valid.flatten()] = -1e9  # no such choices: not sampled, not trained
+        self.actor.head.bias.data[~self.valid.flatten()] = -1e9  # never sampled, so never trained
         self.critic = Recurrent(obs_dim, 1, gain=1.0)
 
-    def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Distribution, Tensor, Tensor]:
+    def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple:
         logits, actor_state = self.actor(obs, starts, state[:2])
         value, critic_state = self.critic(obs, starts, state[2:])
         dist = Categorical(logits=logits.unflatten(-1, self.valid.shape), validate_args=False)
-        dist = Independent(dist, self.valid.dim() - 1)  # [D37]
+        dist = Independent(dist, self.valid.dim() - 1)  # [D37] components are chosen independently
         return dist, value.squeeze(-1), torch.cat([actor_state, critic_state])
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's own -> metrics."""
-    dist, value, _ = agent(batch.obs, batch.starts, batch.state)  # [D36]
+    """Add the gradients of ppo_loss to the agent's own. Returns metrics."""
+    dist, value, _ = agent(batch.obs, batch.starts, batch.state)  # [D36] the memory is made anew
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
     loss.backward()
     return metrics
@@ -199,11 +242,13 @@ def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) 
 class Flatten(FlattenObservation):
     """Observations as vectors, and no infos: those that differ between envs could not be merged."""
 
-    def reset(self, **kwargs) -> tuple[np.ndarray, dict]:
-        return super().reset(**kwargs)[0], {}
+    def reset(self, **kwargs) -> tuple:
+        obs, _ = super().reset(**kwargs)
+        return obs, {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        return *super().step(action)[:4], {}
+    def step(self, action: np.ndarray) -> tuple:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {}
 
 
 def cartpole_positions(**kwargs) -> gym.Env:
@@ -216,29 +261,39 @@ gym.register("CartPolePositions-v1", cartpole_positions, max_episode_steps=500)
 
 def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.vector.VectorEnv:
     """num_envs copies of args.env_id, stepped together; observations are flattened to vectors."""
-    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
-    mode, wrappers, kwargs = "async" if args.async_envs else "sync", [Flatten], {}
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}  # no step is spent on a reset
+    mode = "async" if args.async_envs else "sync"
+    wrappers = [Flatten]
+    kwargs = {}
     if video_dir:
-        film = partial(RecordVideo, video_folder=str(video_dir), episode_trigger=lambda episode: episode == 0)
-        mode, wrappers, kwargs = "sync", [film, Flatten], {"render_mode": "rgb_array"}
+        first = {"episode_trigger": lambda episode: episode == 0}
+        film = partial(RecordVideo, video_folder=str(video_dir), **first)
+        mode = "sync"
+        wrappers = [film, Flatten]
+        kwargs["render_mode"] = "rgb_array"
     try:
         kwargs |= json.loads(args.env_kwargs)
-        envs = gym.make_vec(args.env_id, num_envs, mode, vector_kwargs, wrappers, **kwargs)  # [D01]
-    except Exception as error:  # of the env's own code, too
-        line, game = traceback.extract_tb(error.__traceback__)[-1], args.env_id.startswith("ALE/")
-        where = "ppo_atari.py plays it" if game else f"{line.filename}, line {line.lineno}"
+        envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)
+    except Exception as error:  # not JSON, or whatever goes wrong in the env's own code
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename}, line {place.lineno}"
+        if args.env_id.startswith("ALE/"):
+            where = "ppo_atari.py plays it"
         refuse(f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error!r} ({where})")
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    obs_space = envs.single_observation_space
     if not isinstance(obs_space, Box):
         refuse(f"{args.env_id}: {obs_space} observations, which cannot be flattened to a vector")
+    action_space = envs.single_action_space
     if not isinstance(action_space, Discrete | MultiDiscrete) or np.any(action_space.start):
-        refuse(f"{args.env_id}: {action_space} actions, not (Multi)Discrete from 0 (Box: ppo_continuous.py)")
+        advice = "(Multi)Discrete from 0 is needed here; ppo_continuous.py takes a Box"
+        refuse(f"{args.env_id}: {action_space} actions, but {advice}")
     return envs
 
 
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
-    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    """Seed Python, NumPy and torch, for each purpose differently. Returns seeds for the envs."""
+    sequence = np.random.SeedSequence([seed, *purpose.encode()])
+    seeds = sequence.generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
     torch.manual_seed(seeds[0])
@@ -247,17 +302,19 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes, one from each env, or short ones would count more often."""
+    """Returns of eval_episodes whole episodes. One from each env: more would favour short ones."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
-    score, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, dtype=bool)
-    start, state = np.ones(envs.num_envs), agent.actor.head.weight.new_zeros(4, envs.num_envs, 64)
+    score = np.zeros(envs.num_envs)
+    running = np.ones(envs.num_envs, dtype=bool)
+    starts = np.ones(envs.num_envs)
+    state = agent.actor.head.weight.new_zeros(4, envs.num_envs, 64)
     while running.any():
-        dist, _, state = agent(state.new_tensor(obs), state.new_tensor(start), state)
+        dist, _, state = agent(state.new_tensor(obs), state.new_tensor(starts), state)
         action = dist.mode if args.eval_greedy else dist.sample()
         obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
-        start = terminated | truncated
+        starts = terminated | truncated
         score += reward * running
         running &= ~(terminated | truncated)
     envs.close()
@@ -265,7 +322,7 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
 
 
 def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration.
+    """Train, or go on with args.resume. Returns the agent, and a row of metrics per iteration.
 
     on_iteration(metrics) is called after each iteration, which is the last one if it returns True.
     """
@@ -279,122 +336,117 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
-    envs = make_envs(args, 1)  # shows the spaces
+    envs = make_envs(args, 1)  # one env, for its spaces and its time limit
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
-    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    # A save cuts episodes off. Were it not rare, long ones would never be counted, only short ones.
-    longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
-    save_every = math.ceil(max(num_iterations / max(1, args.checkpoints), 10 * longest / T))
-    run_dir, lock = make_run_dir(args)
-    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {}
-    first_iteration = past.get("iteration", 0)
-    steps, log = first_iteration * B, []
-    episodes = deque(past.get("episodes", ()), maxlen=100)  # the last: iteration, return, length
-    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
-    (run_dir / "args.json").write_text(flags + "\n")
-    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
-    writer.add_text("args", f"<pre>{flags}</pre>", steps)
-    if args.track:
-        import wandb
-
-        try:
-            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
-        except wandb.Error as error:
-            refuse(f"--track: {error}")
-        wandb.define_metric("*", step_metric="steps")
+    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
+    save_every = iterations_between_saves(envs, args, num_iterations)
+    run_dir, lock = make_run_dir(args)  # the folder is ours while lock is held
+    first_iteration, episodes = restore(run_dir, args, agent, optimizer)
+    steps = first_iteration * B
+    log = []
+    writer = open_log(run_dir, args, steps)
     print(f"{args.env_id} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
     # storage
     obs = np.zeros((T + 1, N, *envs.single_observation_space.shape), np.float32)
     final_obs = np.zeros_like(obs[0])
     actions = np.zeros((T, N, *envs.single_action_space.shape), np.int64)
-    rewards, dones, final_values = np.zeros((3, T, N), np.float32)
-    starts, state = np.zeros((T + 1, N), np.float32), torch.zeros(4, N, 64, device=device)
+    rewards = np.zeros((T, N), np.float32)
+    dones = np.zeros((T, N), np.float32)
+    final_values = np.zeros((T, N), np.float32)
+    starts = np.zeros((T + 1, N), np.float32)
+    state = torch.zeros(4, N, 64, device=device)
     values = torch.zeros(T + 1, N, device=device)
     logprobs = torch.zeros(T, N, device=device)
-    score, length = np.zeros((2, N))
+    score, length = np.zeros(N), np.zeros(N)  # the running episodes' so far
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            # A clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
             envs.close()
             envs = make_envs(args, N)  # [E2] new ones: an env may remember things across resets
             obs[T], _ = envs.reset(seed=seeds)  # the next rollout starts from row T
-            score[:], length[:], starts[T] = 0, 0, 1
-        remaining = 1 - iteration / num_iterations
-        optimizer.param_groups[0]["lr"] = args.learning_rate * (remaining if args.anneal_lr else 1)  # [D04]
-        clip_coef = args.clip_coef * (remaining if args.anneal_clip else 1)  # [X1]
+            score[:], length[:] = 0, 0
+            starts[T] = 1
+        share_left = 1 - iteration / num_iterations
+        lr_scale = share_left if args.anneal_lr else 1  # [D04] linearly towards zero
+        optimizer.param_groups[0]["lr"] = args.learning_rate * lr_scale
+        clip_scale = share_left if args.anneal_clip else 1  # [X1] ever smaller steps
+        clip_coef = args.clip_coef * clip_scale
 
         # rollout
-        start = time.perf_counter()
+        began = time.perf_counter()
         with torch.no_grad():
-            obs[0], starts[0], first_state = obs[T], starts[T], state  # [D33]
+            obs[0] = obs[T]  # [D01] episodes go on where the last rollout stopped
+            starts[0] = starts[T]
+            first_state = state  # [D33] memories go on, too
             for t in range(T):
+                # The memory goes from step to step, so one pass over all of them has no use here.
                 dist, values[t], state = agent(on_device(obs[t]), on_device(starts[t]), state)
                 action = dist.sample()
-                logprobs[t], actions[t] = dist.log_prob(action), action.cpu()
+                logprobs[t] = dist.log_prob(action)
+                actions[t] = action.cpu()
                 obs[t + 1], reward, terminated, truncated, infos = envs.step(actions[t])
-                done, timeout = terminated | truncated, truncated & ~terminated
-                rewards[t], dones[t], starts[t + 1], final_values[t] = reward, done, done, 0
-                if timeout.any():  # the episode could go on from final_obs (obs[t + 1] is of the next one)
+                rewards[t] = reward
+                done = terminated | truncated
+                dones[t] = done
+                starts[t + 1] = dones[t]
+                final_values[t] = 0
+                timeout = truncated & ~terminated
+                if timeout.any():
+                    # Only the time ran out. The value of the state that was reached stands for the
+                    # rewards that would have followed; obs[t + 1] is of the next episode.
                     final_obs[timeout] = np.stack(infos["final_obs"][timeout])
                     no_start = torch.zeros(timeout.sum(), device=device)
-                    final = agent(on_device(final_obs[timeout]), no_start, state[:, timeout])
-                    final_values[t, timeout] = final[1].cpu()
+                    last_obs = on_device(final_obs[timeout])
+                    _, final_value, _ = agent(last_obs, no_start, state[:, timeout])
+                    final_values[t, timeout] = final_value.cpu()
                 score += reward
                 length += 1
-                episodes.extend((iteration, float(score[n]), float(length[n])) for n in np.flatnonzero(done))
+                for n in np.flatnonzero(done):
+                    episodes.append((iteration, float(score[n]), float(length[n])))
                 score[done], length[done] = 0, 0
             _, values[T], _ = agent(on_device(obs[T]), on_device(starts[T]), state)
 
-        # update
+        # advantages
         old_values = values.cpu().numpy()
-        next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 where terminated
+        next_values = np.where(dones, final_values, old_values[1:])  # [E1] 0 only where terminated
         advantages = compute_gae(rewards, old_values[:T], next_values, dones, args.gamma, args.gae_lambda)
         returns = advantages + old_values[:T]
-        batch = Batch(obs[:T], starts[:T], first_state, actions, logprobs, advantages, returns, values[:T])
-        batch = Batch(*map(on_device, batch))
+        seen = (obs[:T], starts[:T], first_state)
+        rollout = Batch(*seen, actions, logprobs, advantages, returns, values[:T])
+
+        # update
+        batch = make_batch(rollout, device)
         history = []
         for _ in range(args.update_epochs):
             for idx in on_device(np.random.permutation(N)).split(M):
-                minibatch = Batch(*(x[:, idx] for x in batch))  # [D35]
+                minibatch = Batch(*(x[:, idx] for x in batch))  # [D35] all steps of some envs
                 optimizer.zero_grad()
-                metrics = compute_gradients(agent, minibatch, clip_coef, args)  # loss.backward()
-                metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+                metrics = compute_gradients(agent, minibatch, clip_coef, args)
+                norm = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11] all at once
                 optimizer.step()
-                history.append(metrics)
-            if metrics["kl"] > args.target_kl:  # [X3]
+                history.append(metrics | {"grad_norm": norm})
+            if history[-1]["kl"] > args.target_kl:  # [X3] the policy has moved enough
                 break
 
         # log
         steps += B
-        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
+        row = {"steps": steps} | mean_metrics(history)
         numbers = {"obs": obs, "final_obs": final_obs, "reward": rewards} | row | agent.state_dict()
-        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
+        refuse_broken(numbers, steps)
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
-        recent = [x for x in episodes if x[0] >= 0.8 * iteration] or list(episodes)[-1:]  # others are old
-        _, row["episode_return"], row["episode_length"] = np.mean(recent or [[math.nan] * 3], axis=0)
+        row["episode_return"], row["episode_length"] = recent_means(episodes, iteration)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["steps_per_second"] = B / (time.perf_counter() - start)
-        log.append({"steps": steps} | row)
-        for name, metric in row.items():
-            writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint must not be ahead of its curves
-        if args.track:
-            wandb.log(log[-1])
-        bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
-        bar.update(B)
-        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
-            shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
-            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-            print(f"{steps:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}", flush=True)
-        if on_iteration and on_iteration(log[-1]):
+        row["steps_per_second"] = B / (time.perf_counter() - began)
+        log.append(row)
+        write_row(row, bar, writer, args)
+        if on_iteration and on_iteration(row):
             break
 
     # wrap up
@@ -404,12 +456,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     if args.eval_episodes:
         log = log or [{"steps": steps}]  # a run that was finished has no iteration left
         log[-1]["eval_return"] = report(agent, args, run_dir)
-        writer.add_scalar("eval_return", log[-1]["eval_return"], steps)
-        if args.track:
-            wandb.log(log[-1] | {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")})
-    writer.close()
-    if args.track:
-        wandb.finish()
+    close_log(log, writer, args, run_dir)
     return agent, log
 
 
@@ -425,52 +472,183 @@ def refuse(mistake: str) -> NoReturn:
     raise Mistake(" ".join(mistake.split()))
 
 
+def flag(name: str) -> str:
+    """The flag of a field of Args."""
+    return "--" + name.replace("_", "-")
+
+
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
-    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches", "threads")
-    highest = {"gamma": 1, "gae_lambda": 1, "threads": 1024, "seed": 2**32 - 1, "max_grad_norm": math.inf}
-    highest |= dict.fromkeys(("clip_coef", "vf_clip_coef", "target_kl"), math.inf)
+    counts = ("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches")
+    unbounded = ("max_grad_norm", "clip_coef", "vf_clip_coef", "target_kl")
+    ranges = dict.fromkeys(vars(args), (0, 10**12))
+    ranges |= dict.fromkeys(counts, (1, 10**12))
+    ranges |= dict.fromkeys(unbounded, (0, math.inf))
+    ranges |= {"gamma": (0, 1), "gae_lambda": (0, 1)}
+    ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
     for name, value in vars(args).items():
-        low, high = int(name in counts), highest.get(name, 10**12)
-        text = isinstance(getattr(Args, name), str)
-        if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
+        if isinstance(getattr(Args, name), str | None):
+            if not isinstance(value, str | None):
+                refuse(f"{flag(name)} {value} is not text")
+            continue
+        low, high = ranges[name]
+        is_number = hasattr(value, "__float__")
+        if not (is_number and low <= value <= high):  # NaN lies in no range
+            refuse(f"{flag(name)} {value} is not between {low} and {high}")
     B = args.num_steps * args.num_envs
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
     if args.num_envs % args.num_minibatches or B // args.num_minibatches < 2:
-        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} envs (of 2+ steps)")
+        refuse(f"--num-minibatches {args.num_minibatches} does not cut {args.num_envs} envs of 2+ steps")
 
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; auto is the first accelerator, or else the CPU."""
-    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    kind = "cpu"
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
     devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
-    if name not in ("auto", kind, *devices):
+    if name not in ["auto", kind] + devices:
         refuse(f"--device {name} is not here; there is {', '.join(devices)}")
-    return torch.device(devices[0] if name in ("auto", kind) else name)
+    if name in ("auto", kind):
+        name = devices[0]
+    return torch.device(name)
+
+
+def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
+    """As --checkpoints asks, but at least ten of the longest episodes.
+
+    A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
+    """
+    longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
+    wanted = num_iterations / max(1, args.checkpoints)
+    return math.ceil(max(wanted, 10 * longest / args.num_steps))
+
+
+def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
+    """The next iteration of the run, and its last episodes (iteration, return, length)."""
+    episodes = deque(maxlen=100)
+    if not args.resume:
+        return 0, episodes
+    checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
+    episodes.extend(checkpoint["episodes"])
+    return checkpoint["iteration"], episodes
+
+
+def make_batch(rollout: Batch, device: torch.device) -> Batch:
+    """The rollout on the device. It stays (T, N, ...): a memory needs its steps in order."""
+    return Batch(*(torch.as_tensor(x, device=device) for x in rollout))
+
+
+def mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Means of the metrics over the gradient steps of an update."""
+    means = {}
+    for name in history[0]:
+        means[name] = torch.stack([metrics[name] for metrics in history]).mean().item()
+    return means
+
+
+def refuse_broken(numbers: dict, steps: int) -> None:
+    """Raise an error if any of the numbers is not finite, before it can reach a checkpoint."""
+    for name, x in numbers.items():
+        if not torch.as_tensor(x).isfinite().all():
+            raise FloatingPointError(f"{name} is not finite before step {steps}")
+
+
+def recent_means(episodes: deque, iteration: int) -> tuple[float, float]:
+    """Mean return and length of the episodes that ended in the last fifth of training.
+
+    Older policies played older ones. Without recent ones, the last one counts; NaN without any.
+    """
+    if not episodes:
+        return math.nan, math.nan
+    recent = [episode for episode in episodes if episode[0] >= 0.8 * iteration]
+    _, mean_return, mean_length = np.mean(recent or [episodes[-1]], axis=0)
+    return mean_return, mean_length
+
+
+def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
+    """Write args.json, and open the curves: TensorBoard's, and with --track those of wandb."""
+    flags = json.dumps(asdict(args), indent=2)
+    flags = flags.replace(": Infinity", ': "inf"')  # JSON has no word for it
+    (run_dir / "args.json").write_text(flags + "\n")
+    purge_step = steps + 1 if args.resume else None  # later rows are written again
+    writer = SummaryWriter(run_dir, purge_step=purge_step)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
+    if args.track:
+        import wandb
+
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
+        wandb.define_metric("*", step_metric="steps")
+    return writer
+
+
+def write_row(row: dict[str, float], bar: tqdm, writer: SummaryWriter, args: Args) -> None:
+    """Add a row of metrics to the curves and move the bar; about 20 times in a run, print it."""
+    for name, metric in row.items():
+        if name != "steps":
+            writer.add_scalar(name, metric, row["steps"])
+    writer.flush()  # a checkpoint must not be ahead of its curves
+    if args.track:
+        import wandb
+
+        wandb.log(row)
+    B = args.num_steps * args.num_envs
+    bar.set_postfix_str(f"episode_return {row['episode_return']:.4g}", refresh=False)
+    bar.update(B)
+    iterations_left = (bar.total - row["steps"]) // B
+    if iterations_left % math.ceil(bar.total / B / 20) == 0:  # true of the last one, too
+        shown = ("episode_return", "kl", "entropy", "explained_variance", "clip_frac", "value_loss")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.write(f"{row['steps']:,} steps  {row['steps_per_second']:,.0f} steps/s  {status}")
+        sys.stdout.flush()
+
+
+def close_log(log: list[dict], writer: SummaryWriter, args: Args, run_dir: Path) -> None:
+    """Add the evaluation, and what was filmed, to the curves, and close them."""
+    if args.eval_episodes:
+        writer.add_scalar("eval_return", log[-1]["eval_return"], log[-1]["steps"])
+    writer.close()
+    if args.track:
+        import wandb
+
+        if args.eval_episodes:
+            films = {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")}
+            wandb.log(log[-1] | films)
+        wandb.finish()
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
-    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
-    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
+    """The run's folder, new unless it is resumed, and the lock that makes it ours."""
+    now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{now}"
+    default = "runs/" + re.sub(r"[^\w-]", "-", name)
+    run_dir = Path(args.resume or args.run_dir or default)
+    # A singleton can be taken by the same process again.
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except OSError as error:  # or another process is at work there
+    except OSError as error:  # another process is at work there, or the disk is full
         refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes: deque) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration, "episodes": list(episodes)}
-    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint = {
+        "writer": WRITER,
+        "args": asdict(args),
+        "iteration": iteration,
+        "episodes": list(episodes),
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
     torch.save(checkpoint, content)
     with open(run_dir / "checkpoint.tmp", "wb") as file:
@@ -481,8 +659,11 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, epi
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
-    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
+def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
+    """What save() wrote, after restoring the given parts (agent, optimizer).
+
+    No code that the file may hold is run.
+    """
     path = Path(run_dir) / "checkpoint.pt"
     try:
         content = path.read_bytes()
@@ -491,19 +672,29 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
-        saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("env_id", "seed", "num_envs", "num_steps"):
-            if resuming and getattr(resuming, name) != getattr(saved, name):
-                raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
+        saved = Args(**checkpoint["args"])
+        checkpoint["args"] = saved
+        if resuming:
+            for name in ("env_id", "seed", "num_envs", "num_steps"):
+                if getattr(resuming, name) != getattr(saved, name):
+                    raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
-            for x, kept in parts["optimizer"].state.items():
-                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                    raise ValueError("the state of the optimizer does not fit")
+        if resuming:
+            check_moments(parts["optimizer"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
+        message = " ".join((str(error) or repr(error)).split())
+        refuse(f"{path} cannot be used: {message.partition('. ')[0]}")
     return checkpoint
+
+
+def check_moments(optimizer: optim.Adam) -> None:
+    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    for weight, kept in optimizer.state.items():
+        layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
+        like_weight = (weight.shape, weight.stride())
+        if layouts != {"step": ((), ()), "exp_avg": like_weight, "exp_avg_sq": like_weight}:
+            raise ValueError("the state of the optimizer does not fit")
 
 
 def report(agent: Agent, args: Args, run_dir: Path) -> float:
@@ -517,30 +708,33 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
         try:
             evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
         except Exception as error:  # no display or no render_mode, say: no reason to fail
-            print(f"no video: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"no video: {error!r}", file=sys.stderr)
     return mean
 
 
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    sys.path.append("")  # the current folder, where the module of an env may be
-    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
+    sys.path.append("")  # an env's module may be in the current folder
+    given = tyro.cli(Args, description=__doc__)
+    if "" in vars(given).values():  # --resume=$NOT_SET, say
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__)
-    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+    if [given.run_dir, given.resume, given.evaluate].count(None) < 2:
         refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+    folder = given.resume or given.evaluate
+    args = given
+    if folder:  # the flags are read again, with the saved ones as defaults
         args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
         if ":" in args.env_id and args.env_id != given.env_id:
             refuse(f"{folder} would import code; if you trust it, add --env-id {args.env_id}")
-    if not args.evaluate:
+    if not given.evaluate:
         train(args)
         return
     check(args)
     torch.set_num_threads(args.threads)
     agent = Agent(make_envs(args, 1)).to(pick_device(args.device))
     load(folder, agent=agent)
-    report(agent, replace(args, eval_episodes=args.eval_episodes or Args.eval_episodes), Path(folder))
+    args.eval_episodes = args.eval_episodes or Args.eval_episodes
+    report(agent, args, Path(folder))
 
 
 if __name__ == "__main__":

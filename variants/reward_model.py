@@ -1,23 +1,30 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch==2.13.0", "transformers==5.23.0", "numpy==2.4.6", "tyro==1.0.17", "tensorboard==2.21.0",
-#     "tqdm==4.70.1", "filelock==4.2.11", "wandb==0.31.0",
+#     "torch==2.13.0",
+#     "transformers==5.23.0",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
 # ]
 # ///
 """A reward model from preferences (Bradley and Terry 1952, as in arXiv 1706.03741), all of it in one file.
 
-    python variants/reward_model.py --run-dir runs/judge        # of pairs that a new small model makes
-    python variants/ppo_llm.py --reward runs/judge/model --kl-coef 0.1    # the other half of RLHF
+    python variants/reward_model.py --run-dir runs/judge  # from pairs that a new small model makes
+    python variants/ppo_llm.py --reward runs/judge/model --kl-coef 0.1  # the other half of RLHF
     python variants/reward_model.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-5
-    git diff --no-index variants/dpo.py variants/reward_model.py    # a score in place of a policy
+    git diff --no-index variants/dpo.py variants/reward_model.py  # a score in place of a policy
 
-Of two completions of a prompt, one was preferred. A language model whose last layer is one number for a text
-learns numbers that say which: the greater the difference, the more probable.
+Of two completions of a prompt, one was preferred. The model gives each text a number: the larger the
+first minus the second, the more probable it is that the first is preferred.
 
-Shapes  N pairs are 2N texts, the preferred one first: prompt and completion, padded on the right to L tokens.
+Shapes  N pairs are 2N texts, the preferred one first: prompt and completion, padded on the right to
+        L tokens.
 
-Tags    [D03] marks the line with detail 3 of docs/details.md; [L1] and [P1] are of language models.
+Tags    [D03] marks the line of detail 3 in docs/details.md; [L1] and [P1] are of language models.
 """
 
 import copy
@@ -36,7 +43,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -56,57 +63,64 @@ from transformers import (
 )
 from transformers.utils import hub
 
-WRITER = f"{Path(__file__).name} 1.0"  # of checkpoints, which no other script and version can use
+WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
 
 
 @dataclass
 class Args:
-    model: str = "tiny"  # a new one over bytes, or the name or folder of one in the format of Hugging Face
-    task: str = "sorting"  # or a file .jsonl: of prompt, answer, and more; or of prompt, chosen, rejected
-    num_pairs: int = 16_000  # where a task has none: number of pairs of the model's own completions
-    label_noise: float = 0.0  # share of these in which the worse completion is the preferred one
-    reward: str = ""  # a reward model, or module:function(prompts, completions, **columns) -> scores
+    # the task
+    model: str = "tiny"  # tiny (a new one over bytes), or a Hugging Face model's name or folder
+    task: str = "sorting"  # sorting, or a file .jsonl with prompt, answer (or chosen, rejected)
+    num_pairs: int = 16_000  # number of the model's own pairs, if the task has none
+    label_noise: float = 0.0  # share of own pairs in which the worse completion is preferred
+    reward: str | None = None  # a reward model, or module:function (None: 1 for the answer, else 0)
     chat: bool = False  # prompts are put into the model's chat template
     seed: int = 1  # all random numbers follow from it
-    sft_steps: int = 50  # steps of supervised learning first, to have a start (0: none, for a trained model)
-    sft_learning_rate: float = 5e-3  # learning rate of Adam in these
-    total_episodes: int | float = 51_200  # number of pairs in total; each is drawn from all of them
-    num_envs: int = 128  # number of pairs that are drawn together
+    sft_steps: int = 50  # steps of supervised learning at first (0: none, for a trained model)
+    sft_learning_rate: float = 5e-3  # learning rate of Adam in the steps of supervised learning
+    total_pairs: int | float = 51_200  # number of pairs that are drawn in total
+    batch_size: int = 128  # number of pairs that are drawn together
     max_new_tokens: int = 12  # most tokens of a completion; pairs with longer ones are left out
-    temperature: float = 1.0  # of the model that makes pairs
-    learning_rate: float = 1e-3  # learning rate of Adam; for a large model 1e-5
+    temperature: float = 1.0  # temperature of the model that makes pairs
+
+    # the algorithm
+    learning_rate: float = 1e-3  # learning rate of Adam; a large model takes some 1e-5
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     num_minibatches: int = 2  # gradient steps in an iteration
-    max_grad_norm: float = 0.5  # greatest norm of all gradients together (inf: off)
+    max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
 
+    # the machine
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
-    dtype: str = "float32"  # or bfloat16: the model computes in it; weights, losses and Adam stay in float32
-    micro_batch: int = 0  # pairs in a pass of learning or scoring, to save memory (0: all of them)
+    dtype: Literal["float32", "bfloat16"] = "float32"  # in which the model computes
+    micro_batch: int = 0  # pairs in a pass of the model, to save memory (0: all of them)
     threads: int = 1  # number of CPU threads; small networks are fastest with 1
-    run_dir: str = ""  # a new folder; default: runs/<task>__<script>__<seed>__<time>
-    resume: str = ""  # folder of the run to continue; its flags hold unless given again
-    evaluate: str = ""  # folder of the run to evaluate, instead of training
-    checkpoints: int = 10  # saves on the way, each replaces the last (0: only the end is saved)
+
+    # the run
+    run_dir: str | None = None  # a new folder (None: runs/<task>__<script>__<seed>__<time>)
+    resume: str | None = None  # folder of the run to continue; its flags hold unless given again
+    evaluate: str | None = None  # folder of the run to evaluate, instead of training
+    checkpoints: int = 10  # saves before the end, each in place of the last (0: none)
     track: bool = False  # the run is logged to Weights & Biases, too
-    eval_episodes: int = 500  # pairs held out of training, ranked after it
+    eval_size: int = 500  # pairs held out of training, ranked after it
 
 
 class Batch(NamedTuple):
     """What an update sees: pairs of texts, the preferred one first."""
 
     tokens: Tensor  # (N, 2, L)
-    attended: Tensor  # (N, 2, L), where they are not padding
+    attended: Tensor  # (N, 2, L), true for tokens, false for padding
 
 
 def reward_loss(scores: Tensor) -> tuple:
     """Cross-entropy of which text is preferred (arXiv 2203.02155, equation 1).
 
-    scores (N, 2) are the current agent's -> scalar loss, metrics without gradient.
+    scores (N, 2) are of whole texts. Returns the loss, and metrics without gradient.
     """
     margin = scores[:, 0] - scores[:, 1]
-    loss = -F.logsigmoid(margin).mean()  # [P2]
-    metrics = {"preference_loss": loss, "margin": margin.mean(), "accuracy": (margin > 0).float().mean()}
-    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12]
+    loss = -F.logsigmoid(margin).mean()  # [P2] the model of Bradley and Terry
+    metrics = {"preference_loss": loss, "margin": margin.mean()}
+    metrics |= {"accuracy": (margin > 0).float().mean()}
+    return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12] to be logged
 
 
 class Agent(nn.Module):
@@ -118,25 +132,31 @@ class Agent(nn.Module):
         self.tokenizer, self.model = make_model(args)
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
-        ends = (self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id)  # id, ids, None
-        ends = [torch.tensor(end).flatten() for end in ends if end is not None]
+        ends = [self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id]
+        ends = [torch.tensor(end).flatten() for end in ends if end is not None]  # an id, or ids
         if not ends:
             refuse(f"--model {args.model} has no token that ends a text")
         self.register_buffer("ends", torch.cat(ends), persistent=False)
+        self.end_ids = self.ends.tolist()
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
-        self.pad = self.tokenizer.pad_token_id  # by which the reward model finds where a text ends
+        self.pad = self.tokenizer.pad_token_id  # the reward model finds by it where a text ends
+        self.scorer = None
         self.eval()
 
     def make_scorer(self) -> None:
-        """Let the model predict one number for a text instead of the next token."""
+        """Make a model that predicts one number for a text, of the one that predicts tokens."""
         config = copy.deepcopy(self.model.config)
-        config.num_labels, config.get_text_config().pad_token_id = 1, self.pad
+        config.num_labels = 1
+        config.get_text_config().pad_token_id = self.pad
         try:
             scorer = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-            scorer.base_model.load_state_dict(self.model.base_model.state_dict())  # [P5]
+            scorer.base_model.load_state_dict(self.model.base_model.state_dict())  # [P5] not the head
         except (ValueError, RuntimeError) as error:
-            refuse(f"--model {self.args.model} has no form that scores texts: {str(error).splitlines()[0]}")
-        self.model = scorer.to(self.ends.device).eval()  # [L7] with dropout, a text would have many scores
+            cause = str(error).splitlines()[0]
+            refuse(f"--model {self.args.model} has no form that scores texts: {cause}")
+        self.scorer = scorer.to(self.ends.device)
+        self.scorer.eval()  # [L7] with dropout, a text would have many scores
+        self.model = None  # its work is done
 
     def pad_rows(self, rows: list[list[int]], side: str = "right") -> tuple[Tensor, Tensor]:
         """Rows of tokens as one tensor (N, longest), and where it is not padding."""
@@ -149,52 +169,64 @@ class Agent(nn.Module):
         """Prompts as tokens, with all that the model expects around them."""
         if self.args.chat:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-            prompts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+            template = self.tokenizer.apply_chat_template
+            texts = template(chats, add_generation_prompt=True, tokenize=False)
         else:
-            begins = self.tokenizer.bos_token_id in self.tokenizer("x").input_ids  # as the model has learned
-            begin = self.tokenizer.bos_token if begins else ""
-            prompts = [begin + prompt.removeprefix(begin) for prompt in prompts]
-        return self.tokenizer(prompts, add_special_tokens=False, verbose=False).input_ids
+            begin = begin_of_text(self.tokenizer)
+            texts = [begin + prompt.removeprefix(begin) for prompt in prompts]
+        return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
 
     def logits(self, model, tokens: Tensor, attended: Tensor, keep: int, cache=None) -> Tensor:
-        """Logits (N, keep, V) after the last tokens; attended says of all so far which are not padding."""
+        """Logits (N, keep, V) after the last tokens; attended tells tokens from padding."""
+        positions = (attended.cumsum(1) - 1).clamp(min=0)  # [L1] padding takes no place
         inputs = {"input_ids": tokens, "attention_mask": attended.long(), "past_key_values": cache}
-        inputs["position_ids"] = (attended.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # [L1]
+        inputs["position_ids"] = positions[:, -tokens.shape[1] :]
         with torch.autocast(tokens.device.type, torch.bfloat16, self.args.dtype == "bfloat16"):
             output = model(**inputs, logits_to_keep=keep, use_cache=cache is not None)
         return output.logits.float()
 
+    def logprobs(self, model, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
+        """Log-probabilities (N, T) of the completions' tokens under a model."""
+        T = mask.shape[1]
+        # The logits after a token are those of the next one. So the model does not get the last
+        # token, and the first of the T logits that are kept are those after the prompt.
+        logits = self.logits(model, tokens[:, :-1], attended[:, :-1], T)  # [L2] one token earlier
+        logits = logits.flatten(0, 1) / self.args.temperature  # [L3] the policy that was sampled
+        completions = tokens[:, -T:].flatten()
+        return -F.cross_entropy(logits, completions, reduction="none").view_as(mask)
+
     def forward(self, tokens: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
-        """Log-probabilities (N, T) of a completion's tokens."""
-        logits = self.logits(self.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])  # [L2] of the next
-        logits = logits.flatten(0, 1) / self.args.temperature  # [L3]
-        answers = tokens[:, -mask.shape[1] :].flatten()
-        return -F.cross_entropy(logits, answers, reduction="none").view_as(mask)
+        """Log-probabilities (N, T) of the completions' tokens under the policy."""
+        return self.logprobs(self.model, tokens, attended, mask)
 
     def score(self, tokens: Tensor, attended: Tensor) -> Tensor:
         """A number (N, 2) for each text."""
         inputs = {"input_ids": tokens.flatten(0, 1), "attention_mask": attended.flatten(0, 1).long()}
         with torch.autocast(tokens.device.type, torch.bfloat16, self.args.dtype == "bfloat16"):
-            scores = self.model(**inputs).logits
+            scores = self.scorer(**inputs).logits
         return scores.float().view(tokens.shape[:2])
 
     def act(self, logits: Tensor, greedy: bool = False) -> Tensor:
         """Tokens sampled from logits, or the most probable ones."""
+        if greedy:
+            return logits.argmax(-1)
         logits = logits / self.args.temperature
-        noise = torch.empty_like(logits).exponential_().log()  # softmax's samples are argmax(logits - this)
-        return (logits if greedy else logits - noise).argmax(-1)
+        gumbel_noise = -torch.empty_like(logits).exponential_().log()
+        return (logits + gumbel_noise).argmax(-1)  # is distributed as softmax(logits)
 
 
 def make_model(args: Args) -> tuple:
     """A tokenizer and a causal language model with weights in float32."""
     if args.model == "tiny":
-        sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4)
-        config = LlamaConfig(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, **sizes)
+        sizes = {"hidden_size": 64, "intermediate_size": 128}
+        sizes |= {"num_hidden_layers": 3, "num_attention_heads": 4}
+        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+        config = LlamaConfig(vocab_size=259, **special, **sizes)
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
     try:
         if not Path(args.model).exists():
             hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
-    except Exception:  # offline, in which case each file would be asked for six times
+    except Exception:  # without a network, each file would be asked for six times
         hub.constants.HF_HUB_OFFLINE = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -203,117 +235,164 @@ def make_model(args: Args) -> tuple:
         refuse(f"--model {args.model}: {str(error).splitlines()[0]}")
 
 
+def begin_of_text(tokenizer) -> str:
+    """The token with which all texts begin that the model has learned from, if there is one."""
+    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
+    return tokenizer.bos_token if begins else ""
+
+
 @torch.no_grad()
 def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
     """Refuse prompts that are too long, and a model that would not be sampled as it is trained."""
-    *_, longest = rows = sorted(agent.encode(prompts), key=len)
+    rows = sorted(agent.encode(prompts), key=len)
+    shortest, longest = rows[0], rows[-1]
     limit = getattr(agent.model.config.get_text_config(), "max_position_embeddings", math.inf)
     if len(longest) + args.max_new_tokens > limit > 0:  # XLNet's is -1
-        refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are more than --model can take")
-    rows = [row + row[-1:] * args.max_new_tokens for row in (rows[0], longest)]
-    alone, (tokens, attended) = [agent.pad_rows([row]) for row in rows], agent.pad_rows(rows, "left")
-    cache = DynamicCache(config=agent.model.config)
+        refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are too long for --model")
+    rows = [row + row[-1:] * args.max_new_tokens for row in (shortest, longest)]
     try:
-        learned = torch.cat([agent.logits(agent.model, *x, 1)[:, -1] for x in alone])
-        agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 1, cache)
-        sampled = agent.logits(agent.model, tokens[:, -1:], attended, 1, cache)[:, -1]
-        sampled, learned = ((x / args.temperature).log_softmax(-1) for x in (sampled, learned))
+        learned, sampled = logprobs_in_two_ways(agent, rows)
         difference = (sampled - learned).abs().max().item()
-        if not difference < (0.5 if args.dtype == "bfloat16" else 0.01):  # rounding stays far below
+        tolerance = 0.5 if args.dtype == "bfloat16" else 0.01  # rounding stays far below
+        if not difference < tolerance:
             raise ValueError(f"their log-probabilities differ by {difference:.2g}")
     except Exception as error:  # each model lacks something else
-        refuse(f"--model {args.model} is not sampled as it is trained: {type(error).__name__}: {error}")
+        cause = f"{type(error).__name__}: {error}"
+        refuse(f"--model {args.model} is not sampled as it is trained: {cause}")
+
+
+def logprobs_in_two_ways(agent: Agent, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N, V) of what follows rows of tokens.
+
+    The first are of each row alone, at once, as in learning. The second are of all rows together,
+    padded, and of the last token apart from the others, which are in a cache, as in sampling.
+    """
+    learned = []
+    for row in rows:
+        tokens, attended = agent.pad_rows([row])
+        learned.append(agent.logits(agent.model, tokens, attended, 1)[:, -1])
+    tokens, attended = agent.pad_rows(rows, "left")
+    cache = DynamicCache(config=agent.model.config)
+    agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], 1, cache)
+    sampled = agent.logits(agent.model, tokens[:, -1:], attended, 1, cache)[:, -1]
+    temperature = agent.args.temperature
+    learned = (torch.cat(learned) / temperature).log_softmax(-1)
+    return learned, (sampled / temperature).log_softmax(-1)
 
 
 @torch.no_grad()
-def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Answer prompts -> tokens and attended (N, P + T), and the mask (N, T) of the tokens that count."""
+def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple:
+    """Answer prompts. Returns tokens and attended (N, P + T), and the mask (N, T)."""
     tokens, attended = agent.pad_rows(agent.encode(prompts), "left")
-    running, masks, cache, fed = attended[:, -1], [], DynamicCache(config=agent.model.config), tokens
+    running = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)  # rows without an end
+    masks = []
+    cache = DynamicCache(config=agent.model.config)
+    new_tokens = tokens  # the cache has none yet
     for _ in range(agent.args.max_new_tokens):
-        logits = agent.logits(agent.model, fed, attended, 1, cache)[:, -1]
+        logits = agent.logits(agent.model, new_tokens, attended, 1, cache)[:, -1]
         token = agent.act(logits, greedy).where(running, agent.pad)
-        fed, masks = token[:, None], [*masks, running]
-        tokens, attended = torch.cat([tokens, fed], 1), torch.cat([attended, running[:, None]], 1)
-        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, what follows does not
+        new_tokens = token[:, None]
+        tokens = torch.cat([tokens, new_tokens], 1)
+        attended = torch.cat([attended, running[:, None]], 1)
+        masks.append(running)
+        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, no more
         if not running.any():
             break
     return tokens, attended, torch.stack(masks, 1)
 
 
 @torch.no_grad()
-def in_pieces(size: int, rows: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
-    """What a function makes of rows, of that many at a time (0: of all), which saves memory."""
+def in_pieces(function: Callable[..., Tensor], rows: tuple[Tensor, ...], size: int) -> Tensor:
+    """Apply function to the rows, size at a time (0: all at once), to save memory."""
     pieces = zip(*(x.split(size or len(x)) for x in rows), strict=True)
     return torch.cat([function(*piece) for piece in pieces])
 
 
+def split_batch(batch: Batch, size: int) -> list[Batch]:
+    """The batch in pieces of so many rows (0: in one)."""
+    pieces = zip(*(x.split(size or len(x)) for x in batch), strict=True)
+    return [Batch(*piece) for piece in pieces]
+
+
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
-    """Add the gradients of the loss to the agent's -> its metrics."""
-    total, size = {}, args.micro_batch or len(batch.tokens)
-    for piece in map(Batch, *(x.split(size) for x in batch)):
+    """Add the gradients of the loss to the agent's own. Returns metrics."""
+    total = {}
+    for piece in split_batch(batch, args.micro_batch):
+        loss, metrics = reward_loss(agent.score(piece.tokens, piece.attended))
         share = len(piece.tokens) / len(batch.tokens)
-        loss, metrics = reward_loss(agent.score(*piece))
         (share * loss).backward()
-        total = {name: total.get(name, 0) + share * metric for name, metric in metrics.items()}
+        for name, metric in metrics.items():
+            total[name] = total.get(name, 0) + share * metric
     return total
 
 
 class Task(NamedTuple):
-    """Problems, each with its prompt and what else the reward function is told, and that function."""
+    """Problems, each with its prompt and more for the reward function, and that function."""
 
     training: list[dict]
     held_out: list[dict]
-    reward: Callable[..., list] | None  # None: 1 for the answer (of a pair: the chosen one), 0 for all else
+    reward: Callable[..., list] | None  # None: 1 for the answer or the chosen one, else 0
 
 
 def make_task(args: Args) -> Task:
-    """The problems of args.task, of which the first eval_episodes prompts are held out, and the reward."""
-    reward, where = None, f"--task {args.task} --reward {args.reward}"
-    try:
-        if args.task == "sorting":  # five digits, in an order in which neighbours have nothing in common
-            digits = [f"{i * 61_803 % 100_000:05}" for i in range(100_000)]
-            problems = [{"prompt": f"{text}>", "answer": "".join(sorted(text))} for text in digits]
-        else:
-            problems = map(json.loads, Path(args.task).read_text("utf-8").rstrip().split("\n"))
-        if ":" in args.reward:
-            sys.path.append("")  # the module may be in the current folder
-            module, _, name = args.reward.partition(":")
-            reward = getattr(importlib.import_module(module), name)
-        elif args.reward:
-            reward = reward_model(args)
-        single = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
-        unread, problems, where = problems, [], f"{args.task} line 1"
-        for problem in unread:
-            needed = ("prompt", "chosen", "rejected") if "chosen" in (problems or [problem])[0] else single
-            if not all(isinstance(problem.get(name), str) for name in needed) or not problem["prompt"]:
-                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
-            problems.append({"answer": problem.get("chosen")} | problem)
-            where = f"{args.task} line {len(problems) + 1}"
-    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
-        refuse(f"{where}: {type(error).__name__}: {error}")
-    names = {name: None for problem in problems for name in problem}
-    problems = [names | problem for problem in problems]
-    held_out = problems[: args.eval_episodes]
+    """The problems of args.task, of which the first eval_size are held out, and the reward."""
+    reward = load_reward(args) if args.reward else None
+    if args.task == "sorting":
+        problems = sorting_problems()
+    else:
+        needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
+        problems = read_problems(args.task, needed)
+    held_out = problems[: args.eval_size]
     seen = {problem["prompt"] for problem in held_out}
-    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10]
+    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10] no leak
     if not training and not args.evaluate:
-        refuse(f"--eval-episodes {args.eval_episodes} holds out all {len(problems)} prompts: take fewer")
+        held = f"--eval-size {args.eval_size} holds out all {len(problems)} prompts"
+        refuse(f"{held}: take fewer")
     return Task(training, held_out, reward)
 
 
-def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """What a reward model reads. A chat template ends each completion; else only those do that have ended."""
-    pairs = list(zip(prompts, completions, strict=True))
-    if chat:
-        chats = [[dict(role="user", content=x), dict(role="assistant", content=y)] for x, y in pairs]
-        return tokenizer.apply_chat_template(chats, tokenize=False)
-    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
-    begin, ends = tokenizer.bos_token if begins else "", [tokenizer.eos_token if x else "" for x in finished]
-    return [begin + x.removeprefix(begin) + y + end for (x, y), end in zip(pairs, ends, strict=True)]
+def sorting_problems() -> list[dict]:
+    """Five digits to be sorted, in an order in which neighbours have nothing in common."""
+    problems = []
+    for i in range(100_000):
+        digits = f"{i * 61_803 % 100_000:05}"
+        problems.append({"prompt": f"{digits}>", "answer": "".join(sorted(digits))})
+    return problems
 
 
-def reward_model(args: Args) -> Callable[..., list]:
+def read_problems(path: str, needed: tuple[str, ...]) -> list[dict]:
+    """Problems of a file .jsonl, each with the needed texts, and None for what only others have."""
+    problems = []
+    where = f"--task {path}"
+    try:
+        for line in Path(path).read_text("utf-8").rstrip().split("\n"):
+            where = f"{path} line {len(problems) + 1}"
+            problem = json.loads(line)
+            if not problems and "chosen" in problem:
+                needed = ("prompt", "chosen", "rejected")
+            texts = all(isinstance(problem.get(name), str) for name in needed)
+            if not texts or not problem["prompt"]:
+                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+            problems.append({"answer": problem.get("chosen")} | problem)
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        refuse(f"{where}: {type(error).__name__}: {error}")
+    names = {name: None for problem in problems for name in problem}
+    return [names | problem for problem in problems]
+
+
+def load_reward(args: Args) -> Callable[..., list]:
+    """The reward function: module:function(prompts, completions, **columns), or that of a model."""
+    try:
+        if ":" not in args.reward:
+            return load_reward_model(args)
+        sys.path.append("")  # the module may be in the current folder
+        module, _, name = args.reward.partition(":")
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
+        refuse(f"--reward {args.reward}: {type(error).__name__}: {error}")
+
+
+def load_reward_model(args: Args) -> Callable[..., list]:
     """A reward function: the one output of a model of texts, in standard units if it knows them."""
     tokenizer = AutoTokenizer.from_pretrained(args.reward)
     model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
@@ -322,44 +401,97 @@ def reward_model(args: Args) -> Callable[..., list]:
         raise ValueError(f"{model.config.num_labels} outputs, but a reward model has one")
     mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
+    def score(tokens: Tensor, attended: Tensor) -> Tensor:
+        return model(tokens, attended).logits[:, 0]
+
     def reward(prompts, completions, finished, **_) -> list[float]:
         texts = whole_texts(tokenizer, args.chat, prompts, completions, finished)
         inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
-        scores = in_pieces(args.micro_batch, rows, lambda *rows: model(*rows).logits[:, 0])
+        scores = in_pieces(score, rows, args.micro_batch)
         return ((scores - mean) / deviation).tolist()
 
     return reward
 
 
+def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
+    """What a reward model reads. A text has an end if it has ended, or by a chat template."""
+    if chat:
+        chats = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            question = {"role": "user", "content": prompt}
+            chats.append([question, {"role": "assistant", "content": completion}])
+        return tokenizer.apply_chat_template(chats, tokenize=False)
+    begin = begin_of_text(tokenizer)
+    texts = []
+    for prompt, completion, ended in zip(prompts, completions, finished, strict=True):
+        end = tokenizer.eos_token if ended else ""
+        texts.append(begin + prompt.removeprefix(begin) + completion + end)
+    return texts
+
+
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
-    """Completions as tokens and as texts, their scores, or those of their tokens, and 1 for right answers."""
-    tokens, mask, ends = tokens[:, -mask.shape[1] :].cpu(), mask.cpu(), agent.ends.tolist()
-    rows = [row[counts].tolist() for row, counts in zip(tokens, mask, strict=True)]
-    texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-    answers = [str(problem.get("answer") or "") for problem in problems]
-    right = agent.tokenizer(answers, add_special_tokens=False).input_ids
-    said = [row[:-1] if row[-1] in ends else [] for row in rows]  # what does not end is no answer
-    spell = agent.tokenizer.convert_ids_to_tokens  # which keeps special tokens and halves of letters
-    said, right = (["".join(map(str, spell(row))).strip(" \n▁ĠĊ") for row in x] for x in (said, right))
-    exact = [float("" != x == y) for x, y in zip(said, right, strict=True)]
+    """Completions as tokens and texts, their scores (or their tokens'), and 1.0 for right ones."""
+    rows, texts = decode(agent, tokens, mask)
+    exact = match_answers(agent, problems, rows)
+    if not task.reward:
+        return rows, texts, [np.asarray(x) for x in exact], exact
     columns = {name: [problem[name] for problem in problems] for name in problems[0]}
     columns |= {"prompts": columns.pop("prompt"), "completions": texts, "completion_ids": rows}
-    columns["finished"] = [row[-1] in ends for row in rows]
-    returned = task.reward(**columns) if task.reward else exact
-    if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
-        returned = []  # a number, a dict, None
-    scores = [np.asarray(x.tolist() if isinstance(x, Tensor) else x, float) for x in returned]
-    wanted = [len(row) if score.ndim else 1 for score, row in zip(scores, rows, strict=False)]
-    finite = all(np.isfinite(score).all() for score in scores)
-    if len(scores) != len(rows) or [score.size for score in scores] != wanted or not finite:
-        refuse("--reward returns no finite score for each completion, nor for each of its completion_ids")
+    columns["finished"] = [has_ended(agent, row) for row in rows]
+    scores = check_scores(task.reward(**columns), rows)
     return rows, texts, scores, exact
 
 
+def decode(agent: Agent, tokens: Tensor, mask: Tensor) -> tuple[list, list[str]]:
+    """Completions as rows of the tokens that count, and as texts."""
+    completions = tokens[:, -mask.shape[1] :].cpu()
+    rows = [row[counts].tolist() for row, counts in zip(completions, mask.cpu(), strict=True)]
+    texts = [agent.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+    return rows, texts
+
+
+def has_ended(agent: Agent, row: list[int]) -> bool:
+    """Whether a completion has come to an end, or only to --max-new-tokens."""
+    return row[-1] in agent.end_ids
+
+
+def match_answers(agent: Agent, problems: list[dict], rows: list[list[int]]) -> list[float]:
+    """1.0 for each completion that has ended and is the answer, but for blanks around it."""
+
+    def spell(row: list[int]) -> str:  # in a way that keeps special tokens, and halves of letters
+        return "".join(map(str, agent.tokenizer.convert_ids_to_tokens(row))).strip(" \n▁ĠĊ")
+
+    answers = [str(problem.get("answer") or "") for problem in problems]
+    answer_rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
+    exact = []
+    for row, answer_row in zip(rows, answer_rows, strict=True):
+        answer = spell(answer_row)
+        same = has_ended(agent, row) and spell(row[:-1]) == answer
+        exact.append(float(same and answer != ""))
+    return exact
+
+
+def check_scores(returned, rows: list[list[int]]) -> list[np.ndarray]:
+    """Scores as arrays: for each completion a number, or one for each of its tokens."""
+    if not getattr(returned, "ndim", isinstance(returned, list | tuple)):
+        returned = []  # it was a number, a dict, None
+    plain = [x.tolist() if isinstance(x, Tensor) else x for x in returned]  # on any device
+    scores = [np.asarray(x, float) for x in plain]
+    fits = len(scores) == len(rows)
+    for score, row in zip(scores, rows, strict=False):
+        wanted = len(row) if score.ndim else 1
+        fits = fits and score.size == wanted and np.isfinite(score).all()
+    if not fits:
+        wanted = "a finite score for each completion, or for each of its completion_ids"
+        refuse(f"--reward does not return {wanted}")
+    return scores
+
+
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
-    """Seed Python, NumPy and torch -> seeds for envs. Other seeds or purposes lead to other numbers."""
-    seeds = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(num_envs + 1).tolist()
+    """Seed Python, NumPy and torch, for each purpose differently. Returns seeds for the envs."""
+    sequence = np.random.SeedSequence([seed, *purpose.encode()])
+    seeds = sequence.generate_state(num_envs + 1).tolist()
     random.seed(seeds[0])
     np.random.seed(seeds[0])
     torch.manual_seed(seeds[0])
@@ -368,23 +500,27 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 def evaluate(agent: Agent, args: Args, pairs: list[tuple]) -> np.ndarray:
     """Scores (N, 2) of pairs."""
-    scores, starts = [], range(0, len(pairs), args.num_envs)
-    for start in tqdm(starts, desc="evaluation", leave=False, disable=None):
-        batch = make_batch(agent, pairs[start : start + args.num_envs])
-        scores.append(in_pieces(args.micro_batch, batch, agent.score).cpu().numpy())
+    scores = []
+    begins = range(0, len(pairs), args.batch_size)
+    for begin in tqdm(begins, desc="evaluation", leave=False, disable=None):
+        batch = make_batch(agent, pairs[begin : begin + args.batch_size])
+        scores.append(in_pieces(agent.score, batch, args.micro_batch).cpu().numpy())
     return np.concatenate(scores)
 
 
 def warm_start(agent: Agent, args: Args, task: Task) -> None:
-    """Supervised learning on solved problems: the policy gradient, of right tokens with a weight of 1."""
-    optimizer = optim.Adam(agent.model.parameters(), lr=args.sft_learning_rate, eps=1e-5)
-    end = [agent.ends[0].item()]
+    """Supervised learning: the policy gradient, of the right tokens, all with an advantage of 1."""
+    optimizer = optim.Adam(agent.model.parameters(), args.sft_learning_rate, eps=1e-5)
+    end = agent.end_ids[:1]
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
-        problems = [random.choice(task.training) for _ in range(args.num_envs)]
-        prompts, attended = agent.pad_rows(agent.encode([x["prompt"] for x in problems]), "left")
-        rows = agent.tokenizer([x["answer"] for x in problems], add_special_tokens=False).input_ids
-        answers, mask = agent.pad_rows([row + end for row in rows])
-        logprob = agent(torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask)
+        problems = [random.choice(task.training) for _ in range(args.batch_size)]
+        prompt_rows = agent.encode([problem["prompt"] for problem in problems])
+        prompts, attended = agent.pad_rows(prompt_rows, "left")
+        answers = [problem["answer"] for problem in problems]
+        answer_rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
+        completions, mask = agent.pad_rows([row + end for row in answer_rows])
+        tokens = torch.cat([prompts, completions], 1)
+        logprob = agent(tokens, torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
         (-logprob[mask].mean()).backward()
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -393,18 +529,24 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
 
 @torch.no_grad()
 def make_pairs(agent: Agent, args: Args, task: Task, problems: list[dict], count: int) -> list[dict]:
-    """count pairs of the model's own completions: two of each prompt, of which one has a better score."""
-    pairs, asked, bar = [], 0, tqdm(total=count, desc="pairs", leave=False, disable=None)
+    """Pairs of the model's own completions: two of each prompt, one of which has a better score."""
+    pairs = []
+    asked = 0
+    bar = tqdm(total=count, desc="pairs", leave=False, disable=None)
     while len(pairs) < count:
-        drawn = [problem for problem in random.choices(problems, k=4 * args.num_envs) for _ in range(2)]
+        drawn = []
+        for problem in random.choices(problems, k=4 * args.batch_size):
+            drawn += [problem, problem]
         tokens, _, mask = complete(agent, [problem["prompt"] for problem in drawn])
         _, texts, scores, _ = grade(agent, task, drawn, tokens, mask)
         totals = np.array([np.sum(score) for score in scores]).reshape(-1, 2)
         for n in np.flatnonzero(totals[:, 0] != totals[:, 1]):
-            both = [texts[2 * n + k] for k in totals[n].argsort()]  # the worse one comes first
-            chosen, rejected = both if random.random() < args.label_noise else both[::-1]  # [P4]
-            pairs.append(drawn[2 * n] | {"chosen": chosen, "rejected": rejected})
-        asked += 4 * args.num_envs
+            worse, better = 2 * n + totals[n].argsort()
+            if random.random() < args.label_noise:
+                worse, better = better, worse  # [P4] a judge may err
+            pair = {"chosen": texts[better], "rejected": texts[worse]}
+            pairs.append(drawn[2 * n] | pair)
+        asked += 4 * args.batch_size
         if len(pairs) < 0.02 * asked:
             refuse("two completions nearly always have the same score: try more --sft-steps")
         bar.update(len(pairs) - bar.n)
@@ -414,37 +556,64 @@ def make_pairs(agent: Agent, args: Args, task: Task, problems: list[dict], count
 
 def encode_pairs(agent: Agent, args: Args, pairs: list[dict]) -> list[tuple]:
     """Both texts of each pair as rows of tokens."""
-    encode, prompts = partial(agent.tokenizer, add_special_tokens=False), [pair["prompt"] for pair in pairs]
-    columns, longest = [], np.zeros(len(pairs))
+    prompts = [pair["prompt"] for pair in pairs]
+    encode = partial(agent.tokenizer, add_special_tokens=False)
+    columns = []
+    longest = np.zeros(len(pairs))
     for name in ("chosen", "rejected"):
-        answers = [pair[name] for pair in pairs]
-        longest = np.maximum(longest, [len(row) + 1 for row in encode(answers).input_ids])  # with its end
-        texts = whole_texts(agent.tokenizer, args.chat, prompts, answers, [True] * len(pairs))
+        completions = [pair[name] for pair in pairs]
+        lengths = [len(row) + 1 for row in encode(completions).input_ids]  # 1 for the end
+        longest = np.maximum(longest, lengths)
+        texts = whole_texts(agent.tokenizer, args.chat, prompts, completions, [True] * len(pairs))
         columns.append(encode(texts).input_ids)
-    fits = longest <= args.max_new_tokens
-    rows = [row for row, fit in zip(zip(*columns, strict=True), fits, strict=True) if fit]
-    if len(rows) < len(pairs):
-        print(f"{len(pairs) - len(rows)} of {len(pairs)} pairs are longer than --max-new-tokens: left out")
-    if not rows:
+    fitting = []
+    for chosen, rejected, length in zip(*columns, longest, strict=True):
+        if length <= args.max_new_tokens:
+            fitting.append((chosen, rejected))
+    tell_of_long_pairs(len(pairs) - len(fitting), len(pairs), args)
+    return fitting
+
+
+def tell_of_long_pairs(too_long: int, count: int, args: Args) -> None:
+    """Say how many pairs are left out, and refuse to go on without any."""
+    if too_long == count:
         refuse(f"all pairs are longer than --max-new-tokens {args.max_new_tokens}")
-    return rows
+    if too_long:
+        print(f"{too_long} of {count} pairs are longer than --max-new-tokens: left out")
+
+
+def find_pairs(agent: Agent, args: Args, task: Task, run_dir: Path) -> tuple[list, list]:
+    """Pairs to learn from and held-out ones, of the task or the model's own, in pairs.jsonl."""
+    if "chosen" not in task.training[0]:
+        path = run_dir / "pairs.jsonl"
+        if not args.resume:
+            seed_everything(args.seed, "pairs")
+            own = make_pairs(agent, args, task, task.held_out, args.eval_size)
+            own += make_pairs(agent, args, task, task.training, args.num_pairs)
+            path.write_text("\n".join(map(json.dumps, own)) + "\n", "utf-8")
+        task = make_task(replace(args, task=str(path), reward=None))
+    return encode_pairs(agent, args, task.training), encode_pairs(agent, args, task.held_out)
 
 
 def make_batch(agent: Agent, pairs: list[tuple]) -> Batch:
     """Pairs of rows of tokens as tensors."""
-    tokens, attended = agent.pad_rows([row for pair in pairs for row in pair])
+    texts = []
+    for chosen, rejected in pairs:
+        texts += [chosen, rejected]
+    tokens, attended = agent.pad_rows(texts)
     return Batch(tokens.unflatten(0, (-1, 2)), attended.unflatten(0, (-1, 2)))
 
 
 def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
-    """Train, or go on with args.resume -> the agent, and a dict of metrics per iteration.
+    """Train, or go on with args.resume. Returns the agent, and a row of metrics per iteration.
 
     on_iteration(metrics) is called after each iteration, which is the last one if it returns True.
     """
     # setup
     check(args)
-    N = args.num_envs
-    num_iterations = int(args.total_episodes // N)
+    N = args.batch_size
+    rows_at_once = N // args.num_minibatches
+    num_iterations = int(args.total_pairs // N)
     save_every = math.ceil(num_iterations / max(1, args.checkpoints))
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
@@ -453,82 +622,53 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     seed_everything(args.seed, "weights")
     agent = Agent(args).to(device)
     check_model(agent, args, [problem["prompt"] for problem in task.training + task.held_out])
-    run_dir, lock = make_run_dir(args)
+    run_dir, lock = make_run_dir(args)  # the folder is ours while lock is held
     if not args.resume:
         warm_start(agent, args, task)
-    path = run_dir / "pairs.jsonl"
-    if "chosen" not in task.training[0]:
-        if not args.resume:
-            seed_everything(args.seed, "pairs")
-            pairs = make_pairs(agent, args, task, task.held_out, args.eval_episodes)
-            pairs += make_pairs(agent, args, task, task.training, args.num_pairs)
-            path.write_text("\n".join(map(json.dumps, pairs)) + "\n", "utf-8")
-        task = make_task(replace(args, task=str(path), reward=""))
-    pairs, held_out = (encode_pairs(agent, args, pairs) for pairs in (task.training, task.held_out))
+    pairs, held_out = find_pairs(agent, args, task, run_dir)
     agent.make_scorer()
-    parameters = list(agent.model.parameters())
-    optimizer = optim.Adam(parameters, lr=args.learning_rate, eps=1e-5, fused=True)  # [D03]
-    past = load(run_dir, args, agent=agent, optimizer=optimizer) if args.resume else {"iteration": 0}
-    first_iteration, steps, log = past["iteration"], past["iteration"] * N, []
-    flags = json.dumps(asdict(args), indent=2).replace(": Infinity", ': "inf"')  # which JSON does not know
-    (run_dir / "args.json").write_text(flags + "\n")
-    writer = SummaryWriter(run_dir, purge_step=steps + 1 if args.resume else None)
-    writer.add_text("args", f"<pre>{flags}</pre>", steps)
-    if args.track:
-        import wandb
-
-        try:
-            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
-        except wandb.Error as error:
-            refuse(f"--track: {error}")
-        wandb.define_metric("*", step_metric="steps")
+    parameters = list(agent.scorer.parameters())
+    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
+    first_iteration = restore(run_dir, args, agent, optimizer)
+    steps = first_iteration * N
+    log = []
+    writer = open_log(run_dir, args, steps)
     print(f"{args.task} on {device}; --resume {run_dir} goes on from its last checkpoint", flush=True)
 
     bar = tqdm(total=num_iterations * N, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on nothing but what is saved, in a resumed run or not.
+            # A clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer)
-            seed_everything(args.seed, f"cut {iteration}")  # [E2]
-        remaining = 1 - iteration / num_iterations if args.anneal_lr else 1  # [D04]
-        optimizer.param_groups[0]["lr"] = args.learning_rate * remaining
+            seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too
+        share_left = 1 - iteration / num_iterations
+        lr_scale = share_left if args.anneal_lr else 1  # [D04] linearly towards zero
+        optimizer.param_groups[0]["lr"] = args.learning_rate * lr_scale
 
         # pairs
-        start = time.perf_counter()
+        began = time.perf_counter()
         batch = make_batch(agent, random.choices(pairs, k=N))
 
         # update
         history = []
-        for idx in on_device(np.random.permutation(N)).split(N // args.num_minibatches):  # [D06]
+        for idx in on_device(np.random.permutation(N)).split(rows_at_once):  # [D06] each once
             minibatch = Batch(*(x[idx] for x in batch))
             optimizer.zero_grad()
-            metrics = compute_gradients(agent, minibatch, args)  # loss.backward()
-            metrics["grad_norm"] = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11]
+            metrics = compute_gradients(agent, minibatch, args)
+            norm = nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)  # [D11] all at once
             optimizer.step()
-            history.append(metrics)
+            history.append(metrics | {"grad_norm": norm})
 
         # log
         steps += N
-        row = {name: torch.stack([step[name] for step in history]).mean().item() for name in history[0]}
-        numbers = row | agent.state_dict()
-        if broken := [name for name, x in numbers.items() if not torch.as_tensor(x).isfinite().all()]:
-            raise FloatingPointError(f"{broken[0]} is not finite before step {steps}")  # before it is saved
+        row = {"steps": steps} | mean_metrics(history)
+        refuse_broken(row | agent.state_dict(), steps)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
-        row["pairs_per_second"] = N / (time.perf_counter() - start)
-        log.append({"steps": steps} | row)
-        for name, metric in row.items():
-            writer.add_scalar(name, metric, steps)
-        writer.flush()  # a checkpoint must not be ahead of its curves
-        if args.track:
-            wandb.log(log[-1])
-        bar.set_postfix_str(f"accuracy {row['accuracy']:.3g}", refresh=False)
-        bar.update(N)
-        if bar.disable and (num_iterations - 1 - iteration) % math.ceil(num_iterations / 20) == 0:
-            shown = ("preference_loss", "accuracy", "margin", "pairs_per_second")
-            status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
-            print(f"{steps:,} pairs  {status}", flush=True)
-        if on_iteration and on_iteration(log[-1]):
+        row["pairs_per_second"] = N / (time.perf_counter() - began)
+        log.append(row)
+        write_row(row, bar, writer, args)
+        if on_iteration and on_iteration(row):
             break
 
     # wrap up
@@ -536,12 +676,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     save(run_dir, args, steps // N, agent, optimizer)
     log = log or [{"steps": steps}]  # a run that was finished has no iteration left
     log[-1]["eval_accuracy"] = report(agent, args, run_dir, held_out)
-    writer.add_scalar("eval_accuracy", log[-1]["eval_accuracy"], steps)
-    if args.track:
-        wandb.log(log[-1])
-    writer.close()
-    if args.track:
-        wandb.finish()
+    close_log(log, writer, args)
     return agent, log
 
 
@@ -557,49 +692,143 @@ def refuse(mistake: str) -> NoReturn:
     raise Mistake(" ".join(mistake.split()))
 
 
+def flag(name: str) -> str:
+    """The flag of a field of Args."""
+    return "--" + name.replace("_", "-")
+
+
 def check(args: Args) -> None:
     """Refuse arguments that cannot work, before anything is created."""
-    counts = ("total_episodes", "num_envs", "num_pairs", "max_new_tokens", "num_minibatches", "threads")
-    counts += ("eval_episodes",)  # they set the units of the scores
-    highest = {"max_grad_norm": math.inf, "label_noise": 1, "threads": 1024, "seed": 2**32 - 1}
+    counts = ("total_pairs", "batch_size", "num_pairs", "max_new_tokens", "num_minibatches")
+    counts += ("eval_size",)  # held-out pairs set the units of the scores
+    unbounded = ("max_grad_norm",)
+    ranges = dict.fromkeys(vars(args), (0, 10**12))
+    ranges |= dict.fromkeys(counts, (1, 10**12))
+    ranges |= dict.fromkeys(unbounded, (0, math.inf))
+    ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1), "label_noise": (0, 1)}
     for name, value in vars(args).items():
-        low, high = int(name in counts), highest.get(name, 10**12)
-        text = isinstance(getattr(Args, name), str)
-        if not (isinstance(value, str) if text else hasattr(value, "__float__") and low <= value <= high):
-            wanted = "text" if text else f"between {low} and {high}"  # NaN lies in no range
-            refuse(f"--{name.replace('_', '-')} {value} is not {wanted}")
-    if args.total_episodes < args.num_envs:
-        refuse(f"--total-episodes {args.total_episodes} is less than --num-envs {args.num_envs}")
-    if args.num_envs % args.num_minibatches or args.num_envs // args.num_minibatches < 2:
-        refuse(f"--num-minibatches {args.num_minibatches} does not divide {args.num_envs} into parts of 2+")
-    if args.dtype not in ("float32", "bfloat16"):
-        refuse(f"--dtype {args.dtype} is neither float32 nor bfloat16")
+        if isinstance(getattr(Args, name), str | None):
+            if not isinstance(value, str | None):
+                refuse(f"{flag(name)} {value} is not text")
+            continue
+        low, high = ranges[name]
+        is_number = hasattr(value, "__float__")
+        if not (is_number and low <= value <= high):  # NaN lies in no range
+            refuse(f"{flag(name)} {value} is not between {low} and {high}")
+    if args.total_pairs < args.batch_size:
+        refuse(f"--total-pairs {args.total_pairs} is less than --batch-size {args.batch_size}")
+    N = args.batch_size
+    if N % args.num_minibatches or N // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not cut {N} into equal parts of 2+")
     if args.temperature == 0:
         refuse("--temperature 0 gives two completions that are the same")
-    if folder := args.evaluate or args.resume:
-        saved = load(folder)["args"]
-        if args.task == saved.task and args.eval_episodes > saved.eval_episodes:  # they were learned from
-            refuse(f"--eval-episodes {args.eval_episodes}: {folder} has held out {saved.eval_episodes}")
+
+
+def check_saved(args: Args, saved: Args) -> None:
+    """Refuse flags that do not fit the run that is continued or evaluated."""
+    if args.task == saved.task and args.eval_size > saved.eval_size:
+        refuse(f"--eval-size {args.eval_size}: the run has held out {saved.eval_size}")
 
 
 def pick_device(name: str) -> torch.device:
     """The device of that name; auto is the first accelerator, or else the CPU."""
-    kind = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    kind = "cpu"
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
     devices = [f"{kind}:{i}" for i in range(torch.accelerator.device_count())] + ["cpu"]
-    if name not in ("auto", kind, *devices):
+    if name not in ["auto", kind] + devices:
         refuse(f"--device {name} is not here; there is {', '.join(devices)}")
-    return torch.device(devices[0] if name in ("auto", kind) else name)
+    if name in ("auto", kind):
+        name = devices[0]
+    return torch.device(name)
+
+
+def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> int:
+    """The next iteration of the run."""
+    if not args.resume:
+        return 0
+    checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
+    return checkpoint["iteration"]
+
+
+def mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Means of the metrics over the gradient steps of an update."""
+    means = {}
+    for name in history[0]:
+        means[name] = torch.stack([metrics[name] for metrics in history]).mean().item()
+    return means
+
+
+def refuse_broken(numbers: dict, steps: int) -> None:
+    """Raise an error if any of the numbers is not finite, before it can reach a checkpoint."""
+    for name, x in numbers.items():
+        if not torch.as_tensor(x).isfinite().all():
+            raise FloatingPointError(f"{name} is not finite before step {steps}")
+
+
+def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
+    """Write args.json, and open the curves: TensorBoard's, and with --track those of wandb."""
+    flags = json.dumps(asdict(args), indent=2)
+    flags = flags.replace(": Infinity", ': "inf"')  # JSON has no word for it
+    (run_dir / "args.json").write_text(flags + "\n")
+    purge_step = steps + 1 if args.resume else None  # later rows are written again
+    writer = SummaryWriter(run_dir, purge_step=purge_step)
+    writer.add_text("args", f"<pre>{flags}</pre>", steps)
+    if args.track:
+        import wandb
+
+        try:
+            wandb.init(name=run_dir.resolve().name, config=asdict(args), dir=run_dir)
+        except wandb.Error as error:
+            refuse(f"--track: {error}")
+        wandb.define_metric("*", step_metric="steps")
+    return writer
+
+
+def write_row(row: dict[str, float], bar: tqdm, writer: SummaryWriter, args: Args) -> None:
+    """Add a row of metrics to the curves and move the bar; about 20 times in a run, print it."""
+    for name, metric in row.items():
+        if name != "steps":
+            writer.add_scalar(name, metric, row["steps"])
+    writer.flush()  # a checkpoint must not be ahead of its curves
+    if args.track:
+        import wandb
+
+        wandb.log(row)
+    N = args.batch_size
+    bar.set_postfix_str(f"accuracy {row['accuracy']:.3g}", refresh=False)
+    bar.update(N)
+    iterations_left = (bar.total - row["steps"]) // N
+    if iterations_left % math.ceil(bar.total / N / 20) == 0:  # true of the last one, too
+        shown = ("preference_loss", "accuracy", "margin", "pairs_per_second")
+        status = "  ".join(f"{name} {row[name]:.3g}" for name in shown)
+        bar.write(f"{row['steps']:,} pairs  {status}")
+        sys.stdout.flush()
+
+
+def close_log(log: list[dict], writer: SummaryWriter, args: Args) -> None:
+    """Add the evaluation to the curves, and close them."""
+    writer.add_scalar("eval_accuracy", log[-1]["eval_accuracy"], log[-1]["steps"])
+    writer.close()
+    if args.track:
+        import wandb
+
+        wandb.log(log[-1])
+        wandb.finish()
 
 
 def make_run_dir(args: Args) -> tuple[Path, FileLock]:
-    """The run's folder, without a checkpoint unless it is resumed, and the lock that makes it ours."""
-    name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{datetime.now():%Y%m%d-%H%M%S-%f}"
-    run_dir = Path(args.resume or args.run_dir or "runs/" + re.sub(r"[^\w-]", "-", name))
-    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)  # the same process may take it twice
+    """The run's folder, new unless it is resumed, and the lock that makes it ours."""
+    now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{now}"
+    default = "runs/" + re.sub(r"[^\w-]", "-", name)
+    run_dir = Path(args.resume or args.run_dir or default)
+    # A singleton can be taken by the same process again.
+    lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except OSError as error:  # or another process is at work there
+    except OSError as error:  # another process is at work there, or the disk is full
         refuse(f"{run_dir}: {error}")
     if (run_dir / "checkpoint.pt").exists() and not args.resume:
         refuse(f"{run_dir} holds a run, which --resume would continue")
@@ -608,13 +837,18 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam) -> None:
     """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
-    checkpoint = {"writer": WRITER, "args": asdict(args), "iteration": iteration}
-    checkpoint |= {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint = {
+        "writer": WRITER,
+        "args": asdict(args),
+        "iteration": iteration,
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     with open(run_dir / "checkpoint.tmp", "w+b") as file:
         try:
-            torch.save(checkpoint, file)  # not to memory first, where large models have no place twice
+            torch.save(checkpoint, file)  # not to memory first: a large model may not fit twice
         except RuntimeError as error:
-            raise error.__context__ from None  # what went wrong with the file: the disk is full, say
+            raise error.__context__ from None  # its cause is plainer: the disk is full, say
         file.seek(0)
         file.write(hashlib.file_digest(file, "sha256").digest())
         file.flush()
@@ -622,8 +856,11 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: opt
     os.replace(file.name, run_dir / "checkpoint.pt")
 
 
-def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module | optim.Adam) -> dict:
-    """What save() wrote, after restoring the given parts; no code that the file may hold is run."""
+def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
+    """What save() wrote, after restoring the given parts (agent, optimizer).
+
+    No code that the file may hold is run.
+    """
     path = Path(run_dir) / "checkpoint.pt"
     try:
         content = path.read_bytes()
@@ -632,58 +869,81 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts: nn.Module |
         checkpoint = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
-        saved = checkpoint["args"] = Args(**checkpoint["args"])
-        for name in ("model", "task", "seed", "num_envs"):
-            if resuming and getattr(resuming, name) != getattr(saved, name):
-                raise ValueError(f"--{name.replace('_', '-')} cannot change: it has {getattr(saved, name)}")
+        saved = Args(**checkpoint["args"])
+        checkpoint["args"] = saved
+        if resuming:
+            for name in ("model", "task", "seed", "batch_size"):
+                if getattr(resuming, name) != getattr(saved, name):
+                    raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
+            check_saved(resuming, saved)
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
-        if resuming:  # Adam keeps a step and two moments of each weight, and a fused one trusts their layout
-            for x, kept in parts["optimizer"].state.items():
-                if [(y.shape, y.stride()) for y in kept.values()] != [((), ()), *[(x.shape, x.stride())] * 2]:
-                    raise ValueError("the state of the optimizer does not fit")
+        if resuming:
+            check_moments(parts["optimizer"])
     except Exception as error:  # no file, half a file, or one that does not fit
-        refuse(f"{path} cannot be used: {' '.join((str(error) or repr(error)).split()).partition('. ')[0]}")
+        message = " ".join((str(error) or repr(error)).split())
+        refuse(f"{path} cannot be used: {message.partition('. ')[0]}")
     return checkpoint
 
 
+def check_moments(optimizer: optim.Adam) -> None:
+    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    for weight, kept in optimizer.state.items():
+        layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
+        like_weight = (weight.shape, weight.stride())
+        if layouts != {"step": ((), ()), "exp_avg": like_weight, "exp_avg_sq": like_weight}:
+            raise ValueError("the state of the optimizer does not fit")
+
+
 def report(agent: Agent, args: Args, run_dir: Path, pairs: list[tuple]) -> float:
-    """Rank the held-out pairs, say how well, and save the model with its statistics, for others to load."""
+    """Rank the held-out pairs, and save the model with its statistics. Returns the accuracy."""
     scores = evaluate(agent, args, pairs)
     margin = scores[:, 0] - scores[:, 1]
-    right, stated = margin > 0, 1 / (1 + np.exp(-np.abs(margin)))  # how probable its own order is to it
-    for low in (0.5, 0.6, 0.7, 0.8, 0.9):
-        these = (stated >= low) & (stated < low + 0.1 + (low == 0.9))
-        if these.any():
-            sure = f"probability {low:.1f} to {low + 0.1:.1f}"
-            print(f"{these.sum():5} pairs ranked with {sure}: {right[these].mean():.2f} right")
-    loss, accuracy = float(np.logaddexp(0, -margin).mean()), float(right.mean())
+    show_calibration(margin)
+    loss = float(np.logaddexp(0, -margin).mean())
+    accuracy = float(np.mean(margin > 0))
     print(f"accuracy {accuracy:.3f}, loss {loss:.3f}, of {len(pairs)} held-out pairs; see {run_dir}/model")
-    agent.model.config.reward_statistics = [float(scores.mean()), float(scores.std()) or 1.0]  # [P6]
-    agent.model.save_pretrained(run_dir / "model")
+    deviation = float(scores.std()) or 1.0
+    agent.scorer.config.reward_statistics = [float(scores.mean()), deviation]  # [P6] standard units
+    agent.scorer.save_pretrained(run_dir / "model")
     agent.tokenizer.save_pretrained(run_dir / "model")
     return accuracy
 
 
+def show_calibration(margin: np.ndarray) -> None:
+    """Print how often the model's rankings are right, next to how sure it is of them."""
+    right = margin > 0
+    sure = 1 / (1 + np.exp(-np.abs(margin)))  # the probability that it gives to its own ranking
+    for low in (0.5, 0.6, 0.7, 0.8, 0.9):
+        high = low + 0.1
+        these = (sure >= low) & ((sure < high) | (low == 0.9))
+        if these.any():
+            between = f"probability {low:.1f} to {high:.1f}"
+            print(f"{these.sum():5} pairs ranked with {between}: {right[these].mean():.2f} right")
+
+
 def main() -> None:
     """Train, go on with a run, or evaluate it, as the command line says."""
-    if any(re.fullmatch(r"(--[\w-]+=)?", word) for word in sys.argv[1:]):  # --resume=$NOT_SET
+    given = tyro.cli(Args, description=__doc__)
+    if "" in vars(given).values():  # --resume=$NOT_SET, say
         refuse("an empty value on the command line")
-    args = given = tyro.cli(Args, description=__doc__)
-    if sum(map(bool, (args.run_dir, args.resume, args.evaluate))) > 1:
+    if [given.run_dir, given.resume, given.evaluate].count(None) < 2:
         refuse("--run-dir, --resume and --evaluate exclude each other")
-    if folder := args.resume or args.evaluate:  # again, with the saved flags as defaults
+    folder = given.resume or given.evaluate
+    args = given
+    if folder:  # the flags are read again, with the saved ones as defaults
         args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
-        if ":" in args.reward and args.reward != given.reward:
+        if ":" in (args.reward or "") and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
-    if not args.evaluate:
+    if not given.evaluate:
         train(args)
         return
     check(args)
+    check_saved(args, load(folder)["args"])
     torch.set_num_threads(args.threads)
     own = Path(folder, "pairs.jsonl")
     if own.exists() and args.task == load(folder)["args"].task:
-        args = replace(args, task=str(own), reward="")
+        args = replace(args, task=str(own), reward=None)
     task = make_task(args)
     agent = Agent(args).to(pick_device(args.device))
     agent.make_scorer()
