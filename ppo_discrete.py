@@ -143,7 +143,7 @@ def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, 
     clipped_error = (batch.values + change - batch.returns) ** 2
     value_loss = 0.5 * torch.max(error, clipped_error).mean()  # [D09] the larger error counts
     entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] three in one
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] weighted sum
     kl = (ratio - 1 - log_ratio).mean()  # Schulman's k3, an estimate of KL(old, new) >= 0
     clip_frac = (ratio != clipped_ratio).float().mean()
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
@@ -170,9 +170,9 @@ def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
 
 
 def valid_choices(action_space: Discrete | MultiDiscrete) -> Tensor:
-    """The shape of logits, and which of them are choices: all n of Discrete(n).
+    """Which of the actor's outputs are choices: all n of Discrete(n), as a tensor (n,).
 
-    MultiDiscrete has a row for each component, as long as the one with the most choices.
+    MultiDiscrete has a row for each component, which is padded with false to the longest.
     """
     if isinstance(action_space, Discrete):
         return torch.ones(int(action_space.n), dtype=torch.bool)
@@ -188,7 +188,7 @@ class Agent(nn.Module):
         obs_dim = envs.single_observation_space.shape[0]
         self.valid = valid_choices(envs.single_action_space)
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
-        self.actor[-1].bias.data[~self.valid.flatten()] = -1e9  # never sampled, so never trained
+        self.actor[-1].bias.data[~self.valid.flatten()] = -1e9  # no such choices, never sampled
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def logits(self, obs: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class Agent(nn.Module):
         if greedy:
             return logits.argmax(-1)
         gumbel_noise = -torch.empty_like(logits).exponential_().log()
-        return (logits + gumbel_noise).argmax(-1)  # is distributed as softmax(logits)
+        return (logits + gumbel_noise).argmax(-1)  # this is a sample of softmax(logits)
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
@@ -446,8 +446,9 @@ def check(args: Args) -> None:
     ranges |= {"gamma": (0, 1), "gae_lambda": (0, 1)}
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
     for name, value in vars(args).items():
-        if isinstance(getattr(Args, name), str | None):
-            if not isinstance(value, str | None):
+        default = getattr(Args, name)
+        if isinstance(default, str | None):
+            if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
             continue
         low, high = ranges[name]

@@ -129,7 +129,7 @@ def reinforce_loss(dist: Distribution, value: Tensor, batch: Batch, args: Args) 
     policy_loss = -(dist.log_prob(batch.actions) * advantages).mean()
     value_loss = 0.5 * ((value - batch.returns) ** 2).mean()
     entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] three in one
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] weighted sum
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12] to be logged
 
@@ -153,9 +153,9 @@ def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
 
 
 def valid_choices(action_space: Discrete | MultiDiscrete) -> Tensor:
-    """The shape of logits, and which of them are choices: all n of Discrete(n).
+    """Which of the actor's outputs are choices: all n of Discrete(n), as a tensor (n,).
 
-    MultiDiscrete has a row for each component, as long as the one with the most choices.
+    MultiDiscrete has a row for each component, which is padded with false to the longest.
     """
     if isinstance(action_space, Discrete):
         return torch.ones(int(action_space.n), dtype=torch.bool)
@@ -171,7 +171,7 @@ class Agent(nn.Module):
         obs_dim = envs.single_observation_space.shape[0]
         self.valid = valid_choices(envs.single_action_space)
         self.actor = mlp(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
-        self.actor[-1].bias.data[~self.valid.flatten()] = -1e9  # never sampled, so never trained
+        self.actor[-1].bias.data[~self.valid.flatten()] = -1e9  # no such choices, never sampled
         self.critic = mlp(obs_dim, 1, gain=1.0)
 
     def logits(self, obs: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Agent(nn.Module):
         if greedy:
             return logits.argmax(-1)
         gumbel_noise = -torch.empty_like(logits).exponential_().log()
-        return (logits + gumbel_noise).argmax(-1)  # is distributed as softmax(logits)
+        return (logits + gumbel_noise).argmax(-1)  # this is a sample of softmax(logits)
 
 
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
@@ -416,8 +416,9 @@ def check(args: Args) -> None:
     ranges |= {"gamma": (0, 1), "gae_lambda": (0, 1)}
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
     for name, value in vars(args).items():
-        if isinstance(getattr(Args, name), str | None):
-            if not isinstance(value, str | None):
+        default = getattr(Args, name)
+        if isinstance(default, str | None):
+            if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
             continue
         low, high = ranges[name]

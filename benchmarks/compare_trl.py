@@ -163,13 +163,8 @@ def dpo_of_both(seed: int, folder: str) -> dict:
 
 def our_dpo(agent: dpo.Agent) -> list[float]:
     args = dpo.Args(sft_coef=0.0)
-    rows = dpo.encode_pairs(agent, args, pairs())
-    prompts, attended = agent.pad_rows([prompt for prompt, *both in rows for _ in both], "left")
-    answers, mask = agent.pad_rows([row for _, *both in rows for row in both])
-    batch = torch.cat([prompts, answers], 1), torch.cat([attended, mask], 1), mask
-    batch = [x.unflatten(0, (4, 2)) for x in batch]
-    reference = dpo.in_pieces(0, batch, lambda *x: dpo.score_pairs(lambda *y: agent(*y, frozen=True), *x))
-    metrics = dpo.compute_gradients(agent, dpo.Batch(*batch, reference), args)
+    batch = dpo.make_batch(agent, args, dpo.encode_pairs(agent, args, pairs()))
+    metrics = dpo.compute_gradients(agent, batch, args)
     norms = [x.grad.norm().item() for x in agent.model.parameters()]
     return [metrics["preference_loss"].item(), *norms]
 

@@ -259,7 +259,10 @@ def measure(script: str, millions: int, micro_batch: int, iterations: int) -> No
     module = importlib.import_module(f"variants.{script}")
     hidden = {5: 256, 20: 512, 80: 1024}[millions]
     sizes = dict(hidden_size=hidden, intermediate_size=hidden * 43 // 16, num_hidden_layers=6)
-    rollout = dict(num_envs=64, total_episodes=64 * iterations, max_new_tokens=64, eval_episodes=8)
+    names = ("num_envs", "total_episodes", "eval_episodes")
+    if script in ("dpo", "reward_model"):
+        names = ("batch_size", "total_pairs", "eval_size")
+    rollout = dict(zip(names, (64, 64 * iterations, 8), strict=True)) | {"max_new_tokens": 64}
     with tempfile.TemporaryDirectory() as folder:
         config = LlamaConfig(
             vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None, num_attention_heads=8, **sizes

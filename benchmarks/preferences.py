@@ -21,7 +21,7 @@ CSV = RESULTS / "preferences.csv"
 SEEDS = [1, 2, 3]
 JUDGES = {
     "16,000 pairs": {},
-    "1,000 pairs, 10 % noise": {"num_pairs": 1000, "label_noise": 0.1, "total_episodes": 12_800},
+    "1,000 pairs, 10 % noise": {"num_pairs": 1000, "label_noise": 0.1, "total_pairs": 12_800},
 }
 KL_COEFS = [1e-9, 0.02, 0.1, 0.3]
 DPO = {

@@ -54,8 +54,6 @@ def make_trpo(args, envs, seed: int):
     """sb3-contrib's TRPO, whose KL is a mean over the components of an action, not their sum."""
     from sb3_contrib import TRPO
 
-    from variants.trpo import SHORTER
-
     components = envs.action_space.shape[0]
     share = 1 / (args.total_timesteps // (args.num_envs * args.num_steps))  # which they count as done
     return TRPO(
@@ -71,7 +69,7 @@ def make_trpo(args, envs, seed: int):
         cg_max_steps=args.cg_iters,
         cg_damping=args.cg_damping / components,
         line_search_max_iter=args.backtracks,
-        line_search_shrinking_factor=SHORTER,
+        line_search_shrinking_factor=args.backtrack_ratio,
         normalize_advantage=args.norm_adv,
         policy_kwargs={"log_std_init": args.log_std_init},
         device=args.device,

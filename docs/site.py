@@ -40,7 +40,8 @@ KINDS |= {Name.Function: "f", Name.Class: "f", Name.Builtin: "b"}
 TAG = re.compile(r"\b[DEXLGP]\d+\b(?=[DEXLGP\d, ]*\])")  # in brackets
 BLOCK = ast.stmt, ast.ExceptHandler
 # A statement of train with one of these words in its first line is not the algorithm.
-AROUND = r"\b(writer|wandb|bar|tqdm|print|run_dir|lock|past|flags|refuse|check|save|track|log|longest)\b"
+WORDS = "writer wandb bar tqdm print run_dir lock flags refuse check save track log iterations_between_saves"
+AROUND = rf"\b({'|'.join(WORDS.split())})\b"
 PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo dpo reward_model"]
 
 
@@ -92,7 +93,7 @@ class Script:
         for n, row in enumerate(self.rows, 1):
             if row.startswith("# That was the algorithm"):
                 found.append((n, "the-rest", row[2:], 2))
-            elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|update|log|wrap up)", row):
+            elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|advantages|update|log|wrap up)", row):
                 found.append((n, match[1].replace(" ", "-"), "", 3))
         self.sections, aside, around = [], set(), ["imports", "Args", "log", "wrap-up"]
         blocks = [x for node in nodes if node.name == "train" for x in ast.walk(node) if isinstance(x, BLOCK)]
@@ -152,13 +153,16 @@ def cells(a: Script, b: Script, old: tuple | None, new: tuple | None) -> list[tu
 
 
 def compare(a: Script, b: Script) -> list[dict]:
-    """Sections of either file, and in each its blocks of pairs of lines: the same, folded, or changed."""
+    """Sections of either file, and in each its blocks of pairs of lines: the same, folded, or changed.
+
+    One that is elsewhere in the other file is shown where it is in b.
+    """
     keys = [[re.sub(r"\w+_loss$", "loss", part["name"]) for part in script.sections] for script in (a, b)]
+    old_sections = dict(zip(keys[0], a.sections, strict=True))
     pairs, found = [], []
-    for op, i, k, m, n in opcodes(*keys):
-        gone, come = a.sections[i:k], b.sections[m:n]
-        alone = [(part, None) for part in gone] + [(None, part) for part in come]
-        pairs += zip(gone, come, strict=True) if op == "equal" else alone
+    for _, i, k, m, n in opcodes(*keys):
+        pairs += [(old_sections[key], None) for key in keys[0][i:k] if key not in keys[1]]
+        pairs += [(old_sections.get(key), b.sections[j]) for j, key in enumerate(keys[1][m:n], m)]
     for parts in pairs:
         (old, new), blocks = (part["lines"] if part else [] for part in parts), []
         for op, i, k, m, n in opcodes([text for _, text in old], [text for _, text in new]):

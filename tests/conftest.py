@@ -267,24 +267,15 @@ def rollouts_of(monkeypatch):
     """rollouts_of(script, args) trains -> the agent, and the batch (T, N, ...) of each rollout."""
 
     def run(script, args):
-        rollouts, wanted = [], 0
-        batch_class, compute_gae = script.Batch, script.compute_gae
+        rollouts, make_batch = [], script.make_batch
 
-        def gae(*args):
-            nonlocal wanted
-            wanted += 1
-            return compute_gae(*args)
+        def recorder(rollout, device):
+            rollouts.append(snapshot(rollout))
+            return make_batch(rollout, device)
 
-        def batch(*fields):
-            if len(rollouts) < wanted:  # the first one after the advantages were made
-                rollouts.append(snapshot(batch_class(*fields)))
-            return batch_class(*fields)
-
-        monkeypatch.setattr(script, "compute_gae", gae)
-        monkeypatch.setattr(script, "Batch", batch)
+        monkeypatch.setattr(script, "make_batch", recorder)
         agent, _ = script.train(args)
-        monkeypatch.setattr(script, "compute_gae", compute_gae)
-        monkeypatch.setattr(script, "Batch", batch_class)
+        monkeypatch.setattr(script, "make_batch", make_batch)
         assert {len(rollout.advantages) for rollout in rollouts} == {args.num_steps}
         return agent, rollouts
 

@@ -117,7 +117,7 @@ def test_mutants_are_told_as_they_are_tried(monkeypatch, capsys):
     assert mutants.main() == 1
     *lines, survivor, total = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 * 4
-    change = "D08 in ppo_discrete: -torch.min(ratio  ->  -torch.max(ratio"
+    change = "D08 in ppo_discrete: torch.min(ratio  ->  torch.max(ratio"
     assert lines.index(f"[3/4] {change}") < lines.index("[3/4] SURVIVED after 0 s")
     assert [line for line in lines if line.startswith("[2/4]")][1] == "[2/4] caught after 0 s"
     assert survivor == f"SURVIVED: {change}" and total.startswith("3 of 4 mutants caught in ")

@@ -382,8 +382,8 @@ def test_if_most_rewards_were_cut_it_is_said(continuous, mean, cut, make_args, c
 def test_mujoco_speaks_of_what_matters_alone(continuous, tmp_path):
     """Neither of HalfCheetah's deprecated attribute nor in a file of its own; other warnings are shown."""
     code = f"""if True:
-        import {continuous.__name__} as script, gymnasium, mujoco
-        gymnasium.make("HalfCheetah-v5").reset()
+        import {continuous.__name__} as script, mujoco
+        script.make_envs(script.Args(), 2).reset()
         body = "<body><freejoint/><geom size='1'/></body>"
         model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{{body}}</worldbody></mujoco>")
         data = mujoco.MjData(model)

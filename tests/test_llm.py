@@ -166,9 +166,9 @@ def texts_of(agent, tokens, mask):
 
 
 @torch.no_grad()
-def look(agent, tokens, attended, mask, **kwargs):
+def look(agent, tokens, attended, mask):
     """Log-probabilities of what was chosen, and the values, or zeros."""
-    logprob = agent(tokens, attended, mask, **kwargs)[mask]
+    logprob = agent(tokens, attended, mask)[mask]
     if not hasattr(agent, "value"):
         return torch.stack([logprob, torch.zeros_like(logprob)])
     value = agent.value(tokens, attended, mask)[:, : mask.shape[1]]  # a window has one more
@@ -298,12 +298,13 @@ def test_temperature_is_of_sampling_learning_and_reference(script):
     for each in (agent, cold):
         each.reference = each.model
     tokens, attended, mask = script.complete(agent, PROMPTS)
-    for kwargs in ({}, {"frozen": True}) if hasattr(agent, "copy_model") else ({},):
-        logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])
-        for each, temperature in ((agent, 1), (cold, 2)):
-            dist = Categorical(logits=logits / temperature)
-            expected = dist.log_prob(tokens[:, -mask.shape[1] :])
-            torch.testing.assert_close(each(tokens, attended, mask, **kwargs), expected)
+    logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])
+    for each, temperature in ((agent, 1), (cold, 2)):
+        dist = Categorical(logits=logits / temperature)
+        expected = dist.log_prob(tokens[:, -mask.shape[1] :])
+        torch.testing.assert_close(each(tokens, attended, mask), expected)
+        if hasattr(agent, "copy_model"):
+            torch.testing.assert_close(each.reference_logprobs(tokens, attended, mask), expected)
     logits = torch.tensor([[0.0, 2.0]]).expand(20_000, 2)
     for each, share in ((agent, 0.8808), (cold, 0.7311)):
         assert each.act(logits).float().mean().item() == pytest.approx(share, abs=0.02)
@@ -316,7 +317,7 @@ def test_temperature_is_of_sampling_learning_and_reference(script):
 def test_what_counts_ends_with_the_end_of_text(script, monkeypatch, pad, ends):
     """The end counts and pads do not, even if they are one token; a pad that was sampled counts."""
     agent = make_agent(script)
-    agent.pad, agent.ends = pad, torch.tensor(ends)
+    agent.pad, agent.ends, agent.end_ids = pad, torch.tensor(ends), ends
     chosen = torch.tensor([[5, 1, 9, 9], [1, 9, 9, 9], [5, 0, 5, 5], [5, 7, 1, 9]])
     steps = iter(chosen.T)
     monkeypatch.setattr(script.Agent, "act", lambda self, logits, greedy: next(steps).clone())
@@ -430,7 +431,7 @@ def test_pieces_have_the_gradient_of_the_whole(script, flags):
 def test_scores_of_pieces_are_those_of_the_whole(script):
     agent = make_agent(script)
     rows = script.complete(agent, PROMPTS)
-    whole, pieces = (script.in_pieces(size, rows, agent) for size in (0, 3))
+    whole, pieces = (script.in_pieces(agent, rows, size) for size in (0, 3))
     torch.testing.assert_close(pieces, whole) and not whole.requires_grad
 
 
@@ -842,7 +843,7 @@ def test_sorting_and_its_defaults(script, make_args, record):
     assert len({problem["prompt"] for problem in task.training + task.held_out}) == 100_000
     first = Counter(problem["prompt"][0] for problem in task.held_out)
     assert len(first) == 10 and max(first.values()) < 60
-    agent, log = script.train(make_args(script, task="sorting", reward="", num_envs=8, sft_steps=1))
+    agent, log = script.train(make_args(script, task="sorting", reward=None, num_envs=8, sft_steps=1))
     assert len(log) == 2 and log[-1]["eval_score"] == 0
 
 
@@ -1009,7 +1010,8 @@ def test_what_was_learned_from_is_not_evaluated(script, make_args, command_line)
         flags = [flag, args.run_dir, *reward, "--eval-episodes", 3, "--total-episodes", 99]
         code, _, err = command_line(script, *flags)
         assert (code, err.count("\n")) == (2, 1)
-        assert f"--eval-episodes 3: {args.run_dir} has held out 2" in err
+        where = f"{args.run_dir}/checkpoint.pt cannot be used: " if flag == "--resume" else ""
+        assert f"py: {where}--eval-episodes 3: the run has held out 2" in err
     code, out, _ = command_line(script, "--evaluate", args.run_dir, *reward, "--eval-episodes", 1)
     assert code == 0 and "of 1 held-out prompts" in out
     code, _, err = command_line(script, "--evaluate", args.run_dir, *reward, "--eval-episodes", 0)
@@ -1116,21 +1118,28 @@ def test_what_cannot_change(script, make_args):
 
 
 @pytest.mark.parametrize("folder", ["resume", "evaluate"])
-def test_a_reference_does_not_come_or_go(script, make_args, folder):
+def test_a_reference_does_not_come_or_go(script, make_args, command_line, folder):  # noqa: F811
     """Its weights would be missing, or too many; of the size of the coefficient nothing depends."""
-    args = make_args(script, iterations=1, kl_coef=0.5)
-    script.train(args)
-    saved = {"run_dir": "", folder: args.run_dir}
-    with pytest.raises(script.Mistake, match="--kl-coef 0.0: "):
-        script.check(replace(args, **saved, kl_coef=0.0))
-    script.check(replace(args, **saved, kl_coef=0.1))
+    for saved, other, same_kind in ((0.5, 0.0, 0.1), (0.0, 0.5, 0.0)):
+        args = make_args(script, iterations=1, kl_coef=saved)
+        script.train(args)
+        flags = [f"--{folder}", args.run_dir, "--reward", args.reward]
+        code, _, err = command_line(script, *flags, "--kl-coef", other)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"--kl-coef {other}: the run has {saved}; 0 stays 0" in err
+        code, out, _ = command_line(script, *flags, "--kl-coef", same_kind)
+        assert code == 0 and "mean score" in out
 
 
-def test_a_run_that_was_resumed_and_then_moved_can_be_evaluated(script, make_args):
+def test_a_run_that_was_resumed_and_then_moved_can_be_evaluated(script, make_args, command_line):  # noqa: F811
     """Its flags still name the folder where it was resumed."""
     args = make_args(script, iterations=1)
     script.train(args)
-    script.check(replace(args, run_dir="", resume="gone", evaluate=args.run_dir))
+    script.train(replace(args, resume=args.run_dir, total_episodes=16))
+    moved = Path(args.run_dir).rename(args.run_dir + "-moved")
+    assert checkpoint(moved)["args"]["resume"] == args.run_dir
+    code, out, err = command_line(script, "--evaluate", moved, "--reward", args.reward)
+    assert (code, err) == (0, "") and "of 3 held-out prompts" in out
 
 
 def test_a_hook_may_end_the_run(script, make_args):
@@ -1177,15 +1186,15 @@ def test_reward_functions(script, make_args, reward):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("one_too_few", "--reward returns no finite score for each"),
-        ("one_token_too_few", "--reward returns no finite score for each"),
-        ("not_a_number", "--reward returns no finite score for each"),
-        ("none", "--reward returns no finite score for each"),
-        ("nothing", "--reward returns no finite score for each"),
-        ("one_number", "--reward returns no finite score for each"),
-        ("one_tensor", "--reward returns no finite score for each"),
-        ("a_dict", "--reward returns no finite score for each"),
-        ("one_for_each_token", "--reward scores tokens, but a group"),
+        ("one_too_few", "--reward does not return a finite score for each"),
+        ("one_token_too_few", "--reward does not return a finite score for each"),
+        ("not_a_number", "--reward does not return a finite score for each"),
+        ("none", "--reward does not return a finite score for each"),
+        ("nothing", "--reward does not return a finite score for each"),
+        ("one_number", "--reward does not return a finite score for each"),
+        ("one_tensor", "--reward does not return a finite score for each"),
+        ("a_dict", "--reward does not return a finite score for each"),
+        ("one_for_each_token", "--reward scores tokens, but groups are compared as a whole"),
     ],
 )
 def test_scores_that_cannot_be(script, make_args, reward, message):
@@ -1291,9 +1300,22 @@ def test_lines_of_the_six_steps_are_those_of_the_scripts():
     lines = "".join(re.findall(r"```(?:python|diff)\n(.*?)```", page, re.S)).splitlines()
     names = ("ppo_discrete.py", "variants/ppo_llm.py", "variants/grpo.py")
     sources = "".join((ROOT / name).read_text() for name in names)
-    assert len(lines) == 11
+    assert len(lines) == 12
     for line in lines:
         assert f" {line.lstrip('+- ')}" in sources, line
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "count"),
+    [("## Preferences", "dpo", 3), ("## Answers of very different lengths", "ppo_llm_truncated", 2)],
+)
+def test_lines_of_the_other_sections_are_those_of_their_scripts(section, name, count):
+    page = (ROOT / "docs/language.md").read_text().partition(section)[2].partition("\n## ")[0]
+    lines = "".join(re.findall(r"```python\n(.*?)```", page, re.S)).splitlines()
+    source = (ROOT / f"variants/{name}.py").read_text()
+    assert len(lines) == count
+    for line in lines:
+        assert f" {line}\n" in source, line
 
 
 def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypatch):
@@ -1346,7 +1368,7 @@ def test_positions_of_a_part(script, make_args, monkeypatch, capfd):
     model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config))  # noqa: E731
     monkeypatch.setattr(script, "make_model", model)
     err = refused(script, make_args(script, max_new_tokens=5), capfd)
-    assert "a prompt of 4 tokens and --max-new-tokens are more than --model can take" in err
+    assert "a prompt of 4 tokens and --max-new-tokens are too long for --model" in err
 
 
 def test_a_chat_goes_on_with_the_answer(script):
@@ -1413,15 +1435,15 @@ def test_mistakes_of_reasoning_gym(monkeypatch, capsys, module, words, mistake):
 
 
 MISTAKES = [
-    ({"task": "no_such"}, "--task no_such --reward test_llm:spread: FileNotFoundError"),
+    ({"task": "no_such"}, "--task no_such: FileNotFoundError"),
     ({"task": "lines", "lines": "{"}, "mistake.jsonl line 2: JSONDecodeError"),
     ({"task": "lines", "lines": '{"prompt": "1"}\n\n{'}, "mistake.jsonl line 3: JSONDecodeError"),
     ({"task": "lines", "lines": "[1]"}, "mistake.jsonl line 2: AttributeError"),
     ({"task": "lines", "lines": '{"question": "1"}'}, "mistake.jsonl line 2: ValueError: each problem takes"),
     ({"task": "lines", "lines": '{"prompt": ""}'}, "each problem takes prompt, as text"),
-    ({"task": "lines", "lines": '{"prompt": "1"}', "reward": ""}, "takes prompt and answer, as text"),
+    ({"task": "lines", "lines": '{"prompt": "1"}', "reward": None}, "takes prompt and answer, as text"),
     (
-        {"task": "lines", "lines": '{"prompt": "1", "answer": 1}', "reward": ""},
+        {"task": "lines", "lines": '{"prompt": "1", "answer": 1}', "reward": None},
         "takes prompt and answer, as text",
     ),
     ({"task": "lines", "lines": '{"prompt": "1"}', "sft_steps": 1}, "takes prompt and answer, as text"),
@@ -1431,26 +1453,25 @@ MISTAKES = [
     ({"reward": "test_llm:"}, "AttributeError"),
     ({"reward": "no_such_model"}, "--reward no_such_model: OSError"),
     ({"micro_batch": -1}, "--micro-batch -1 is not between 0 and"),
-    ({"num_minibatches": 3}, "--num-minibatches 3 does not divide 8"),
-    ({"num_minibatches": 8}, "--num-minibatches 8 does not divide 8 into parts of 2+"),
+    ({"num_minibatches": 3}, "--num-minibatches 3 does not cut 8 into equal parts of 2+"),
+    ({"num_minibatches": 8}, "--num-minibatches 8 does not cut 8 into equal parts of 2+"),
     ({"total_episodes": 7}, "--total-episodes 7 is less than --num-envs 8"),
-    ({"dtype": "float16"}, "--dtype float16 is neither float32 nor bfloat16"),
     ({"temperature": 0.0}, "--temperature 0 leaves nothing to learn from"),
     ({"temperature": math.nan}, "--temperature nan is not between"),
     ({"max_new_tokens": 0}, "--max-new-tokens 0 is not between 1 and"),
     ({"kl_coef": -0.1}, "--kl-coef -0.1 is not between 0 and"),
     ({"learning_rate": math.inf}, "--learning-rate inf is not"),
     ({"sft_steps": -1}, "--sft-steps -1 is not"),
-    ({"model": None}, "--model None is not text"),
+    ({"model": Path("tiny")}, "--model tiny is not text"),
+    ({"reward": len}, "--reward <built-in function len> is not text"),
     ({"temperature": "1"}, "--temperature 1 is not between 0 and"),
     ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
     ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
 ]
 PPO_MISTAKES = [({"gae_lambda": 1.1}, "--gae-lambda 1.1 is not between 0 and 1")]
 GRPO_MISTAKES = [
-    ({"group_size": 3}, "--group-size 3 does not make 8 completions groups of 2+"),
-    ({"group_size": 1}, "--group-size 1 does not make"),
-    ({"loss_norm": "mean"}, "--loss-norm mean is not token, sequence or constant"),
+    ({"group_size": 3}, "--group-size 3 does not cut 8 completions into groups of 2+"),
+    ({"group_size": 1}, "--group-size 1 does not cut 8 completions into groups of 2+"),
     ({"clip_coef_high": -1.0}, "--clip-coef-high -1.0 is not"),
 ]
 
@@ -1482,6 +1503,25 @@ def test_mistake(script, flags, message, make_args, tmp_path, monkeypatch, capfd
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dtype", "float16"], "float16"),
+        (["--loss-norm", "mean"], "mean"),
+        (["--reward="], "an empty value on the command line"),
+        (["--task", ""], "an empty value on the command line"),
+        (["--run-dir", "a", "--resume", "b"], "--run-dir, --resume and --evaluate exclude each other"),
+    ],
+)
+def test_mistakes_on_the_command_line(script, command_line, tmp_path, monkeypatch, words, message):  # noqa: F811
+    """Before a model is made, or a folder."""
+    monkeypatch.setattr(script, "make_model", lambda args: pytest.fail("a model was made"))
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command_line(script, *words)
+    assert (code, out) == (2, "") and message in err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tmp_path / "model"
@@ -1511,7 +1551,7 @@ def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, cap
     monkeypatch.setattr(script, "make_model", make_model)
     monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
     err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)
-    assert "a prompt of 60 tokens and --max-new-tokens are more than --model can take" in err
+    assert "a prompt of 60 tokens and --max-new-tokens are too long for --model" in err
     make_args = make_args(script, task=str(path), max_new_tokens=4, iterations=1)
     monkeypatch.setattr(script, "warm_start", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # 64 positions are enough

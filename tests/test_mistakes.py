@@ -46,7 +46,7 @@ VECTOR_MISTAKES = [
 ATARI_MISTAKES = [
     (
         {"env_id": "Mspacman"},
-        "--env-id Mspacman --env-kwargs {}: NameNotFound: Environment `Mspacman` doesn't exist "
+        "--env-id Mspacman --env-kwargs {}: NameNotFound(\"Environment `Mspacman` doesn't exist "
         "in namespace ALE. Did you mean: `MsPacman`",
     ),
     ({"env_id": "CartPole-v1"}, "doesn't exist in namespace ALE"),
@@ -55,13 +55,13 @@ ATARI_MISTAKES = [
     ({"sticky_actions": 1.5}, "--sticky-actions 1.5 is not between 0 and 1"),
 ]
 DISCRETE_MISTAKES = [
-    ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) actions, not (Multi)Discrete"),
-    ({"env_id": "toy/LongSpace-v0"}, "actions, not (Multi)Discrete from 0"),
-    ({"env_id": "toy/Unplayable-v0"}, "Discrete(2, start=1) actions, not (Multi)Discrete from 0"),
+    ({"env_id": "Pendulum-v1"}, "Box(-2.0, 2.0, (1,), float32) actions, but (Multi)Discrete from 0 is"),
+    ({"env_id": "toy/LongSpace-v0"}, "from 0 is needed here; ppo_continuous.py takes a Box"),
+    ({"env_id": "toy/Unplayable-v0"}, "Discrete(2, start=1) actions, but (Multi)Discrete from 0 is needed"),
 ]
 MINIBATCH_MISTAKES = [
-    ({"num_minibatches": 3}, "--num-minibatches 3 does not divide "),
-    ({"num_minibatches": 4, "num_steps": 1}, "--num-minibatches 4 does not divide 4 "),
+    ({"num_minibatches": 3}, "--num-minibatches 3 does not cut "),
+    ({"num_minibatches": 4, "num_steps": 1}, "--num-minibatches 4 does not cut 4 "),
 ]
 PPO_MISTAKES = [
     ({"update_epochs": 0}, "--update-epochs 0 is not between 1 and"),
@@ -74,8 +74,8 @@ CLIP_MISTAKES = [({"clip_coef": float("nan")}, "--clip-coef nan is not between 0
 
 
 CONTINUOUS_MISTAKES = [
-    ({"env_id": "CartPole-v1"}, "Discrete(2) actions, not a Box of floats (Discrete: ppo_discrete.py)"),
-    ({"env_id": "toy/IntegerBox-v0"}, "int64) actions, not a Box of floats"),
+    ({"env_id": "CartPole-v1"}, "Discrete(2) actions, but a Box of floats is needed here; ppo_discrete.py"),
+    ({"env_id": "toy/IntegerBox-v0"}, "int64) actions, but a Box of floats is needed"),
     ({"log_std_init": -21.0}, "--log-std-init -21.0 is not between -20 and 20"),
     ({"log_std_init": 21.0}, "--log-std-init 21.0 is not between -20 and 20"),
 ]
@@ -84,6 +84,7 @@ TRPO_MISTAKES = [
     ({"cg_iters": 0}, "--cg-iters 0 is not between 1 and"),
     ({"cg_damping": float("nan")}, "--cg-damping nan is not between 0 and"),
     ({"backtracks": 0}, "--backtracks 0 is not between 1 and"),
+    ({"backtrack_ratio": 1.5}, "--backtrack-ratio 1.5 is not between 0 and 1"),
     ({"critic_epochs": 0}, "--critic-epochs 0 is not between 1 and"),
 ]
 
@@ -134,11 +135,8 @@ def cases():
         ([ppo_penalty, trpo], [({"target_kl": float("inf")}, "--target-kl inf is not between 0 and")]),
         ([trpo], TRPO_MISTAKES),
         ([reinforce_baseline], [({"num_envs": 1, "num_steps": 1}, "rollouts of one step")]),
-        (
-            [ppo_atari_lstm],
-            [({"num_envs": 3}, "--num-minibatches 2 does not divide 3 envs (of 2+ steps)")],
-        ),
-        ([ppo_masked], [({"env_id": "CartPole-v1"}, 'no masks, neither info["action_mask"] nor a method')]),
+        ([ppo_atari_lstm], [({"num_envs": 3}, "--num-minibatches 2 does not cut 3 envs of 2+ steps")]),
+        ([ppo_masked], [({"env_id": "CartPole-v1"}, 'has no masks: no info["action_mask"], no method')]),
     ):
         for script in scripts:
             for flags, message in mistakes:
@@ -180,7 +178,8 @@ def test_env_processes_without_masks_say_nothing(tmp_path):
     """But for the one line of the script."""
     result = run(ppo_masked, "--env-id", "CartPole-v1", "--async-envs", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("ppo_masked.py: CartPole-v1: no masks") and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("ppo_masked.py: CartPole-v1 has no masks")
+    assert result.stderr.count("\n") == 1
 
 
 def test_unknown_flags_and_help(tmp_path):

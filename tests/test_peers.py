@@ -373,7 +373,8 @@ def test_trpo(make_args, no_evaluation, monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     settings = dict(learning_rate=args.learning_rate, batch_size=64, target_kl=args.target_kl / 3)
     settings |= dict(cg_max_steps=args.cg_iters, cg_damping=args.cg_damping / 3, n_critic_updates=2)
-    settings |= dict(line_search_max_iter=args.backtracks, line_search_shrinking_factor=trpo.SHORTER)
+    settings["line_search_max_iter"] = args.backtracks
+    settings["line_search_shrinking_factor"] = args.backtrack_ratio
     settings |= dict(policy_kwargs=dict(optimizer_kwargs=dict(eps=2e-5)))
     orders = tape.orders
     # Theirs shuffle for the policy, too, which sees everything at once.

@@ -57,11 +57,9 @@ def make_args(tmp_path):
     runs = iter(range(100))
 
     def make(script, iterations=2, **flags):
-        small = dict(
-            task=str(path), num_envs=4, max_new_tokens=8, sft_steps=0, eval_episodes=3, checkpoints=1
-        )
+        small = dict(task=str(path), batch_size=4, max_new_tokens=8, sft_steps=0, eval_size=3, checkpoints=1)
         small |= dict(learning_rate=1e-2, run_dir=str(tmp_path / f"run{next(runs)}")) | flags
-        return script.Args(**{"total_episodes": iterations * small["num_envs"]} | small)
+        return script.Args(**{"total_pairs": iterations * small["batch_size"]} | small)
 
     return make
 
@@ -71,7 +69,7 @@ def own(make_args):
     """Args of runs that make their own pairs."""
 
     def make(script, **flags):
-        few = dict(task="sorting", num_pairs=40, sft_steps=40, eval_episodes=8, num_envs=16)
+        few = dict(task="sorting", num_pairs=40, sft_steps=40, eval_size=8, batch_size=16)
         few["reward"] = "test_preferences:late"
         return make_args(script, **few | {"max_new_tokens": 12} | flags)
 
@@ -84,6 +82,11 @@ def positions(request, monkeypatch):
         for each in SCRIPTS:
             monkeypatch.setattr(each, "make_model", gpt2)
     return request.param
+
+
+def learner(agent):
+    """The model that learns from pairs."""
+    return agent.scorer if isinstance(agent, reward_model.Agent) else agent.model
 
 
 def rows_of(batch):
@@ -155,7 +158,7 @@ def test_pieces_have_the_gradient_of_the_whole(script, make_args, record):
     for size in (0, 1, 3):
         agent.zero_grad()
         metrics = script.compute_gradients(agent, batch, replace(args, micro_batch=size))
-        found.append([x.grad.clone() for x in agent.model.parameters()] + [metrics["preference_loss"]])
+        found.append([x.grad.clone() for x in learner(agent).parameters()] + [metrics["preference_loss"]])
     for whole, *others in zip(*found, strict=True):
         for other in others:
             torch.testing.assert_close(other, whole, atol=1e-6, rtol=1e-4)
@@ -203,12 +206,11 @@ def test_optimizer(script, make_args, monkeypatch):
 
 
 def test_every_pair_once_in_a_new_order(script, make_args, record):
-    name = {dpo: "in_pieces", reward_model: "make_batch"}[script]
-    drawn, steps = record(script, name), record(script, "compute_gradients")
-    script.train(make_args(script, iterations=3, num_envs=8))
+    drawn, steps = record(script, "make_batch"), record(script, "compute_gradients")
+    script.train(make_args(script, iterations=3, batch_size=8))
     orders = []
     for k in range(3):
-        batch = script.Batch(*drawn[k][0][1], None) if script is dpo else drawn[k][1]
+        batch = drawn[k][1]
         parts = [rows_of(call[0][1]) for call in steps[2 * k : 2 * k + 2]]
         assert [len(part) for part in parts] == [4, 4]
         assert Counter(parts[0] + parts[1]) == Counter(rows_of(batch))
@@ -231,7 +233,7 @@ def test_held_out_prompts_are_never_trained_on(script, make_args, record, tmp_pa
     lines = [{"prompt": f"{i % 5}>", "chosen": "x", "rejected": f"{i}"} for i in range(20)]
     path.write_text("\n".join(map(json.dumps, lines)))
     encoded = record(script, "encode_pairs")
-    script.train(make_args(script, task=str(path), eval_episodes=2))
+    script.train(make_args(script, task=str(path), eval_size=2))
     assert [pair["prompt"] for pair in encoded[0][0][2]] == ["2>", "3>", "4>"] * 4
     if script is reward_model:
         assert [pair["prompt"] for pair in encoded[1][0][2]] == ["0>", "1>"]
@@ -264,7 +266,7 @@ def test_imitation_keeps_the_preferred_answer_probable(only_dpo, make_args):
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
 def test_own_pairs_differ_in_their_scores(script, own, noise):
-    args = own(script, label_noise=noise, num_pairs=200, total_episodes=16)
+    args = own(script, label_noise=noise, num_pairs=200, total_pairs=16)
     script.train(args)
     pairs = read(ROOT / args.run_dir / "pairs.jsonl")
     assert len(pairs) == 200 + 8 * (script is reward_model)
@@ -280,9 +282,9 @@ def test_own_pairs_differ_in_their_scores(script, own, noise):
 
 def test_own_pairs_are_a_task(script, own, make_args):
     """Those of one script are read by the other, with the same ones held out."""
-    args = own(reward_model, total_episodes=16)
+    args = own(reward_model, total_pairs=16)
     reward_model.train(args)
-    task = script.make_task(make_args(script, task=f"{args.run_dir}/pairs.jsonl", eval_episodes=8))
+    task = script.make_task(make_args(script, task=f"{args.run_dir}/pairs.jsonl", eval_size=8))
     assert len(task.held_out) == 8 and len(task.training) == 40
     assert script.train(make_args(script, task=f"{args.run_dir}/pairs.jsonl", max_new_tokens=12))
 
@@ -296,10 +298,10 @@ def test_pairs_that_are_too_long_are_left_out(script, make_args, tmp_path, capsy
     path = tmp_path / "long.jsonl"
     lines = [{"prompt": f"{i}>", "chosen": "1" * 7, "rejected": "2" * (6 + i % 3)} for i in range(10)]
     path.write_text("\n".join(map(json.dumps, lines)))
-    script.train(make_args(script, task=str(path), eval_episodes=1))
+    script.train(make_args(script, task=str(path), eval_size=1))
     assert "3 of 9 pairs are longer than --max-new-tokens" in capsys.readouterr().out
     with pytest.raises(script.Mistake, match="all pairs are longer"):
-        script.train(make_args(script, task=str(path), eval_episodes=1, max_new_tokens=6))
+        script.train(make_args(script, task=str(path), eval_size=1, max_new_tokens=6))
 
 
 @pytest.mark.parametrize(
@@ -325,8 +327,8 @@ def test_a_judge_begins_with_the_trunk_of_the_language_model(only_judge):
     agent = reward_model.Agent(reward_model.Args())
     trunk = {name: x.clone() for name, x in agent.model.base_model.state_dict().items()}
     agent.make_scorer()
-    assert same(dict(agent.model.base_model.state_dict()), trunk)
-    assert agent.model.config.num_labels == 1
+    assert same(dict(agent.scorer.base_model.state_dict()), trunk)
+    assert agent.scorer.config.num_labels == 1 and agent.model is None
 
 
 def test_a_judge_can_be_loaded_elsewhere(only_judge, make_args, record, tmp_path):
@@ -334,7 +336,7 @@ def test_a_judge_can_be_loaded_elsewhere(only_judge, make_args, record, tmp_path
     evaluated = record(reward_model, "evaluate")
     args = make_args(reward_model, iterations=8, learning_rate=3e-3)
     _, log = reward_model.train(args)
-    scores = np.array(evaluated[0][1])
+    scores = evaluated[0][1].numpy()
     held_out = reward_model.make_task(args).held_out
     assert log[-1]["eval_accuracy"] == np.mean(scores[:, 0] > scores[:, 1])
     folder = f"{args.run_dir}/model"
@@ -345,7 +347,7 @@ def test_a_judge_can_be_loaded_elsewhere(only_judge, make_args, record, tmp_path
     with torch.no_grad():
         found = judge(inputs.input_ids, inputs.attention_mask).logits[:, 0].numpy()
     np.testing.assert_allclose(found, scores.flatten(), atol=1e-5)
-    reward = ppo_llm.reward_model(ppo_llm.Args(reward=folder))
+    reward = ppo_llm.load_reward_model(ppo_llm.Args(reward=folder))
     prompts = [pair["prompt"] for pair in held_out for _ in range(2)]
     answers = [pair[name] for pair in held_out for name in ("chosen", "rejected")]
     standard = np.array(reward(prompts=prompts, completions=answers, finished=[True] * 6))
@@ -394,7 +396,7 @@ def test_a_judge_reads_what_its_tokenizer_begins_texts_with(script):
 
 def test_stopped_and_resumed_is_never_interrupted(script, own, record, monkeypatch):
     """To the bit; neither warm start nor pairs are made again."""
-    args = own(script, total_episodes=16 * 6, checkpoints=3, eval_episodes=8)
+    args = own(script, total_pairs=16 * 6, checkpoints=3)
     script.train(args)
     stopped, calls, original = (
         replace(args, run_dir=own(script).run_dir),
@@ -431,13 +433,13 @@ def test_evaluation_is_repeated(script, own, command_line, capfd):  # noqa: F811
 
 
 def test_without_evaluation(only_dpo, own):
-    _, log = dpo.train(own(dpo, eval_episodes=0))
+    _, log = dpo.train(own(dpo, eval_size=0))
     assert not any(name.startswith("eval") for name in log[-1])
 
 
 def test_a_judge_needs_pairs_for_the_units_of_its_scores(only_judge, make_args):
-    with pytest.raises(reward_model.Mistake, match="--eval-episodes 0 is not between 1"):
-        reward_model.train(make_args(reward_model, eval_episodes=0))
+    with pytest.raises(reward_model.Mistake, match="--eval-size 0 is not between 1"):
+        reward_model.train(make_args(reward_model, eval_size=0))
 
 
 def test_a_judge_ranks_the_pairs_of_another_file(only_judge, own, command_line, tmp_path):  # noqa: F811
@@ -458,7 +460,38 @@ def test_pairs_that_are_gone_are_told(script, own):
     script.train(args)
     (ROOT / args.run_dir / "pairs.jsonl").unlink()
     with pytest.raises(script.Mistake, match="pairs.jsonl"):
-        script.train(replace(args, resume=args.run_dir, run_dir=""))
+        script.train(replace(args, resume=args.run_dir, run_dir=None))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"batch_size": 0, "total_pairs": 9}, "--batch-size 0 is not between 1"),
+        ({"total_pairs": 3}, "--total-pairs 3 is less than --batch-size 4"),
+        ({"num_minibatches": 3}, "--num-minibatches 3 does not cut 4 into equal parts of 2+"),
+        ({"num_pairs": 0}, "--num-pairs 0 is not between 1"),
+        ({"label_noise": 1.1}, "--label-noise 1.1 is not between 0 and 1"),
+        ({"eval_size": 12}, "--eval-size 12 holds out all 12 prompts: take fewer"),
+    ],
+)
+def test_mistake(script, make_args, monkeypatch, flags, message):
+    """Before a model is made."""
+    monkeypatch.setattr(script, "make_model", lambda args: pytest.fail("a model was made"))
+    with pytest.raises(script.Mistake) as mistake:
+        script.train(make_args(script, **flags))
+    assert message in str(mistake.value)
+
+
+def test_what_cannot_change(script, make_args, command_line):  # noqa: F811
+    """The size of a batch, by which iterations count; nor is what was learned from evaluated."""
+    args = make_args(script, iterations=1)
+    script.train(args)
+    where = f"{args.run_dir}/checkpoint.pt cannot be used: "
+    code, _, err = command_line(script, "--resume", args.run_dir, "--batch-size", 2, "--num-minibatches", 1)
+    assert code == 2 and f"{where}--batch-size cannot change: it has 4" in err
+    for flag, place in (("--resume", where), ("--evaluate", "")):
+        code, _, err = command_line(script, flag, args.run_dir, "--eval-size", 4)
+        assert code == 2 and f"py: {place}--eval-size 4: the run has held out 3" in err
 
 
 # ---- the whole way, at the shape of a real family

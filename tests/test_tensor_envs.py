@@ -184,7 +184,7 @@ def test_a_run_that_was_killed_goes_on_exactly(run_args, monkeypatch):
     with pytest.raises(Stopped):
         script.train(broken)
     monkeypatch.setattr(script, "save", save)
-    again, log = script.train(script.Args(**vars(broken) | {"resume": broken.run_dir, "run_dir": ""}))
+    again, log = script.train(script.Args(**vars(broken) | {"resume": broken.run_dir, "run_dir": None}))
     assert 0 < len(log) < 8
     assert same_weights(again, whole)
 

@@ -422,14 +422,17 @@ def test_threads(script, make_args, no_evaluation):
 
 def test_metrics_are_means_over_the_update(one_loss, make_args, record, no_evaluation):
     losses = record(one_loss, loss_name(one_loss))
+    norms = record(one_loss.nn.utils, "clip_grad_norm_")
     args = make_args(one_loss, learning_rate=1e-2, iterations=2)
     _, log = one_loss.train(args)
     updates = updates_of(args)
     for row, start in zip(log, (0, updates + (one_loss is ppo_penalty)), strict=True):
         update = [metrics for _, (_, metrics) in losses[start : start + updates]]
-        assert {"policy_loss", "value_loss", "entropy", "grad_norm"} <= update[0].keys()
+        assert {"policy_loss", "value_loss", "entropy"} <= update[0].keys()
         for name in update[0]:
             assert row[name] == pytest.approx(np.mean([metrics[name] for metrics in update]), rel=1e-5), name
+    means = np.reshape([norm for _, norm in norms], (2, updates)).mean(1)
+    assert [row["grad_norm"] for row in log] == pytest.approx(means, rel=1e-5)
 
 
 def test_explained_variance(script, make_args, record, no_evaluation):
@@ -517,7 +520,7 @@ def test_run_dir(script, make_args, capsys):
 
 def test_default_run_dir(script, make_args, tmp_path, monkeypatch, no_evaluation):
     monkeypatch.chdir(tmp_path)
-    script.train(make_args(script, run_dir="", env_id=toy(script, "TimesOut"), seed=7, iterations=1))
+    script.train(make_args(script, run_dir=None, env_id=toy(script, "TimesOut"), seed=7, iterations=1))
     [run_dir] = (tmp_path / "runs").iterdir()
     env_id = toy(script, "TimesOut").replace("/", "-")
     assert run_dir.name.startswith(f"{env_id}__{name_of(script)}__7__2")

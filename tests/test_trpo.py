@@ -200,19 +200,18 @@ def test_length_of_the_step(improve, monkeypatch, natural, damping):
     for target_kl in (1e-4, 4e-4):
         agent = small_agent()
         found = improve(agent, fresh_batch(agent), target_kl=target_kl, cg_damping=damping)
-        step = found.step / trpo.SHORTER ** (found.metrics["tries"] - 1)  # as it was first tried
+        step = found.step / trpo.Args.backtrack_ratio ** (found.metrics["tries"] - 1)  # as it was first tried
         assert step @ found.matrix @ step / 2 == pytest.approx(target_kl, rel=1e-8)
         steps.append(step)
     torch.testing.assert_close(steps[1], 2 * steps[0])
 
 
-def test_a_small_step_goes_as_far_as_it_may(improve, monkeypatch):
+def test_a_small_step_goes_as_far_as_it_may(improve):
     """The quadratic model is right in the limit: without damping, KL / target goes to 1."""
-    monkeypatch.setattr(trpo, "SHORTER", 0.9999)
     shares = []
     for target_kl in (1e-3, 1e-5, 1e-7):
         agent = small_agent()
-        flags = dict(target_kl=target_kl, cg_damping=0.0, backtracks=10_000)
+        flags = dict(target_kl=target_kl, cg_damping=0.0, backtracks=10_000, backtrack_ratio=0.9999)
         shares.append(improve(agent, fresh_batch(agent), **flags).metrics["kl"] / target_kl)
     assert shares[-1] == pytest.approx(1, abs=1e-3) and max(shares) <= 1
 
@@ -288,11 +287,12 @@ def test_the_search_shortens_the_step_until_it_is_allowed(improve):
     curvature = found.direction @ found.matrix @ found.direction
     longest = (2 * 2.0 / curvature).sqrt() * found.direction
     assert tries > 1
-    torch.testing.assert_close(found.step, trpo.SHORTER ** (tries - 1) * longest)
+    torch.testing.assert_close(found.step, trpo.Args.backtrack_ratio ** (tries - 1) * longest)
     start, allowed = parameters_to_vector(policy_of(old)).detach(), []
     for i in range(int(tries)):
         moved = copy.deepcopy(old)
-        torch.nn.utils.vector_to_parameters(start + trpo.SHORTER**i * longest, policy_of(moved))
+        share = trpo.Args.backtrack_ratio**i
+        torch.nn.utils.vector_to_parameters(start + share * longest, policy_of(moved))
         dists = [a.policy(batch.obs) for a in (old, moved)]
         gain = surrogate_by_hand(dists[1], batch) - surrogate_by_hand(dists[0], batch)
         allowed.append(bool(kl_by_hand(*dists) <= 2.0 and gain > 0))

@@ -24,21 +24,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from diagnose import Run as Logs
 from diagnose import read_run
 from sweep import Parser, parse_seeds, refuse
 
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
-POINTS = 100  # of a curve, in a CSV file
-# What may differ within a group, for it says where and how a run was made, not what it learns.
+EVALUATION = COLUMNS.index("eval_return")
+POINTS = 100  # A curve has about as many points in a CSV file.
+# These may differ within a group: they say where and how a run was made, not what it learns.
 ASIDE = {"seed", "run_dir", "resume", "evaluate", "exp_name", "device", "threads", "checkpoints", "compile"}
 ASIDE |= {"track", "capture_video", "eval_episodes", "async_envs", "cuda", "save_model", "env_id"}
-SIZE = 7.5  # of letters, in points
-THIN = "\u202f"  # a narrow space, between thousands
+SIZE = 7.5  # Letters are so many points high.
+THIN = "\u202f"  # This narrow space stands between thousands.
 THEMES = {
     "light": {"page": "#ffffff", "ink": "#1f2328", "muted": "#656d76", "grid": "#e4e8ec"},
     "dark": {"page": "#0d1117", "ink": "#f0f6fc", "muted": "#9198a1", "grid": "#262c34"},
 }
-COLOURS = {  # those that are told apart by most people; beyond them they begin again
+COLOURS = {  # Most people can tell these apart; a ninth line has the first colour again.
     "light": ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#7a5c00", "#00788a", "#656d76"],
     "dark": ["#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#d4b106", "#39c5d6", "#9198a1"],
 }
@@ -48,102 +50,144 @@ COLOURS = {  # those that are told apart by most people; beyond them they begin 
 
 
 def bootstrap(values: np.ndarray, resamples: int = 10_000, level: float = 0.95) -> tuple:
-    """Percentile bootstrap of the mean over seeds, the first axis -> lower and upper end of the interval."""
+    """Returns the lower and the upper end of the interval of the mean over seeds, the first axis.
+
+    It is a percentile bootstrap.
+    """
     values = np.asarray(values, float)
-    choices = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
-    counts = np.zeros((resamples, len(values)))  # how often each seed was drawn: means are one product
-    np.add.at(counts, (np.arange(resamples)[:, None], choices), 1)
-    means = counts @ values / len(values)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    seeds = len(values)
+    draws = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
+    counts = np.zeros((resamples, seeds))  # They say how often a resample has each seed.
+    rows = np.arange(resamples)[:, None]
+    np.add.at(counts, (rows, draws), 1)
+    means = counts @ values / seeds
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(means, ends, axis=0)
     return low, high
 
 
 def iqm(values: np.ndarray) -> float:
-    """Interquartile mean: without the lowest and the highest quarter of the seeds, rounded down."""
+    """Returns the interquartile mean, without the lowest and the highest quarter, rounded down."""
     cut = len(values) // 4
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
+    kept = np.sort(values)[cut : len(values) - cut]
+    return float(np.mean(kept))
 
 
 def improvement(a: np.ndarray, b: np.ndarray, resamples: int = 2000) -> tuple[float, float, float]:
-    """The probability that a seed of a is better than one of b (arXiv 2108.13264), and its 95 % interval."""
+    """Returns the probability that a seed of a is better than one of b, and its 95 % interval.
+
+    See arXiv 2108.13264.
+    """
     wins = (a[:, None] > b) + 0.5 * (a[:, None] == b)
     random = np.random.default_rng(0)
-    rows, columns = (random.integers(n, size=(resamples, n)) for n in wins.shape)
-    means = wins[rows[:, :, None], columns[:, None, :]].mean((1, 2))
-    return float(wins.mean()), *map(float, np.quantile(means, [0.025, 0.975]))
+    rows = random.integers(len(a), size=(resamples, len(a)))
+    columns = random.integers(len(b), size=(resamples, len(b)))
+    resampled = wins[rows[:, :, None], columns[:, None, :]]
+    means = resampled.mean((1, 2))
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(wins.mean()), float(low), float(high)
 
 
-# Runs, and CSV files of groups of them
+# Groups of runs, and their CSV files
+
+Curve = tuple[np.ndarray, np.ndarray]  # These are steps (points,), and returns of one or more seeds.
 
 
 class Results(NamedTuple):
     """A group of runs that differ in their seeds, as a CSV file holds it."""
 
-    command: str  # that made it, "" in files that do not say
-    made: dict[int, str]  # seed -> commit, versions and hardware; empty in files that do not say
-    rows: dict[int, list[list[str]]]  # seed -> lines of the file, cells as in COLUMNS, "" if not known
+    command: str  # It made the runs; it is "" if it is not known.
+    made: dict[int, str]  # A seed's commit, versions and hardware are here, if known.
+    rows: dict[int, list[list[str]]]  # A seed's lines of the file are here; unknown cells are "".
 
-    def curves(self) -> tuple[np.ndarray, np.ndarray]:
-        """steps (points,), episode_return (seeds, points): NaN until the first episode has ended."""
-        curves = [np.array([[float(row[1]), float(row[2])] for row in rows]).T for rows in self.rows.values()]
-        steps = curves[0][0]
-        steps = steps[steps <= min(curve[0][-1] for curve in curves)]  # as far as all have come
-        return steps, np.array([np.interp(steps, *curve) for curve in curves])
+    def curves(self) -> Curve:
+        """Returns steps (points,) and episode_return (seeds, points), until the first seed ends.
+
+        A return is NaN until an episode has ended.
+        """
+        curves = [read_curve(rows) for rows in self.rows.values()]
+        end = min(steps[-1] for steps, _ in curves)
+        steps, _ = curves[0]
+        steps = steps[steps <= end]
+        returns = [np.interp(steps, *curve) for curve in curves]
+        return steps, np.array(returns)
 
     def finals(self, column: int) -> np.ndarray:
-        """Each seed's end: column 2 is the mean of the last 100 training episodes, 3 of the evaluation."""
-        return np.array([float(rows[-1][column] or "nan") for rows in self.rows.values()])
+        """Returns each seed's end.
+
+        Column 2 is the mean of the last 100 training episodes, column 3 the mean of the evaluation.
+        """
+        cells = [rows[-1][column] or "nan" for rows in self.rows.values()]
+        return np.array([float(cell) for cell in cells])
+
+
+def read_curve(rows: list[list[str]]) -> Curve:
+    """Returns steps and episode_return of the lines of one seed."""
+    steps = [float(row[1]) for row in rows]
+    returns = [float(row[2]) for row in rows]
+    return np.array(steps), np.array(returns)
 
 
 def read_csv(path: Path) -> Results:
-    """Read one CSV file; lines of its head that begin with # say how it was made."""
+    """Reads one CSV file; lines of its head that begin with # say how it was made."""
     if not path.exists():
         return Results("", {}, {})
-    made, rows, how = {}, {}, ""
     lines = path.read_text().splitlines()
+    command = ""
+    made = {}
     while lines and lines[0].startswith("#"):
-        key, _, value = lines.pop(0).removeprefix("# ").partition(": ")
+        head = lines.pop(0).removeprefix("# ")
+        key, _, value = head.partition(": ")
         if key == "command":
-            how = value
+            command = value
         elif key.startswith("seeds "):
-            made |= dict.fromkeys(parse_seeds(key.removeprefix("seeds ")), value)
+            seeds = parse_seeds(key.removeprefix("seeds "))
+            made |= dict.fromkeys(seeds, value)
+    rows = {}
     for row in list(csv.reader(lines))[1:]:
-        rows.setdefault(int(row[0]), []).append(row + [""] * (len(COLUMNS) - len(row)))  # older: no entropy
-    return Results(how, made, dict(sorted(rows.items())))
+        seed = int(row[0])
+        missing = len(COLUMNS) - len(row)  # Older files have no entropy.
+        rows.setdefault(seed, []).append(row + [""] * missing)
+    return Results(command, made, dict(sorted(rows.items())))
 
 
 def format_seeds(seeds: list[int]) -> str:
-    """1, 2, 3, 7 -> 1-3, 7."""
-    parts = []
+    """Returns 1-3, 7 for 1, 2, 3 and 7."""
+    ranges = []
     for seed in sorted(seeds):
-        if parts and seed == parts[-1][1] + 1:
-            parts[-1][1] = seed
+        if ranges and seed == ranges[-1][1] + 1:
+            ranges[-1][1] = seed
         else:
-            parts.append([seed, seed])
-    return ", ".join(f"{first}-{last}" if first < last else f"{first}" for first, last in parts)
+            ranges.append([seed, seed])
+    words = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges]
+    return ", ".join(words)
 
 
 def write_csv(path: Path, results: Results) -> None:
-    """Write the file, seeds in order; killed at any moment, this leaves the old one or the new one, whole."""
-    same = {
-        made: [seed for seed in results.made if results.made[seed] == made] for made in results.made.values()
-    }
+    """Writes the file, seeds in order; a kill at any moment leaves the old file or the new one."""
+    seeds_of = {}
+    for seed, made in results.made.items():
+        seeds_of.setdefault(made, []).append(seed)
     lines = [f"# command: {results.command}"]
-    lines += [
-        f"# seeds {format_seeds(seeds)}: {made}" for made, seeds in sorted(same.items(), key=lambda x: x[1])
-    ]
-    rows = [COLUMNS, *(row for _, rows in sorted(results.rows.items()) for row in rows)]
+    for made, seeds in sorted(seeds_of.items(), key=lambda item: item[1]):
+        lines.append(f"# seeds {format_seeds(seeds)}: {made}")
+    lines.append(",".join(COLUMNS))
+    for seed in sorted(results.rows):
+        lines += [",".join(row) for row in results.rows[seed]]
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text("\n".join([*lines, *map(",".join, rows)]) + "\n")
+    part.write_text("\n".join(lines) + "\n")
     os.replace(part, path)
+
+
+# Runs
 
 
 class Run(NamedTuple):
     """One run: what made it, and its lines of a CSV file."""
 
     script: str
-    flags: dict[str, str]  # all that are known
+    flags: dict[str, str]  # Flags that are not known are left out.
     seed: int
     rows: list[list[str]]
     command: str
@@ -151,192 +195,395 @@ class Run(NamedTuple):
 
 
 def write(value: float) -> str:
+    """Returns the value as a CSV file has it."""
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 
 def parse_flags(words: list[str]) -> dict[str, str]:
-    """--learning-rate 1e-3 --no-norm-adv -> learning_rate: 1e-3, norm_adv: False."""
+    """Returns {learning_rate: 1e-3, norm_adv: False} for --learning-rate 1e-3 --no-norm-adv."""
     flags = {}
     for word, following in itertools.pairwise([*words, "--"]):
-        if word.startswith("--"):
-            name = word[2:].replace("-", "_")
-            alone = following.startswith("--")
-            flags[name.removeprefix("no_") if alone else name] = (
-                str(not name.startswith("no_")) if alone else following
-            )
+        if not word.startswith("--"):
+            continue
+        name = word[2:].replace("-", "_")
+        if following.startswith("--"):  # The flag has no value: it is a switch.
+            positive = name.removeprefix("no_")
+            flags[positive] = str(not name.startswith("no_"))
+        else:
+            flags[name] = following
     return flags
 
 
 def read_folder(folder: Path) -> Run | None:
-    """A run from its TensorBoard files, and a sweep's if it is of one; None if it has no returns yet."""
-    found = read_run(folder)
-    name = next((x for x in ("episode_return", "score") if found.has(x)), None)
-    if name is None:
+    """Returns a run from its TensorBoard files and its sweep's; None if it has no returns yet."""
+    logs = read_run(folder)
+    if not (logs.has("episode_return") or logs.has("score")):
         return None
-    steps, returns = found.series[name]
-    marks = range(len(steps))[:: -max(1, len(steps) // POINTS)][::-1]  # the last one is always among them
-    entropy = dict(zip(*found.series["entropy"], strict=True)) if found.has("entropy") else {}
-    places = [x / "sweep.json" for x in (folder, *folder.parents) if (x / "sweep.json").exists()]
-    job = json.loads(places[0].read_text()) if places else {}
-    flags = {key: str(value) for key, value in found.args.items()}
-    flags = parse_flags(job.get("flags", [])) | flags
-    parts = folder.resolve().name.split("__")  # env, script, seed, time, as others call their folders, too
-    plain = re.fullmatch(r"(.*?)_?(\d*)", folder.resolve().name)  # PPO_1, of stable-baselines3
-    checkpoint = folder / "checkpoint.pt"  # of a script here, whose name is in there
-    writer = re.search(rb"(\w+)\.py \d", checkpoint.read_bytes() if checkpoint.exists() else b"")
-    script = parts[1] if len(parts) == 4 else plain[1] or plain[2]
-    script = Path(job["script"]).stem if job else writer[1].decode() if writer else script
-    seed = int(job.get("seed", flags.get("seed", plain[2] or 1)))
-    rows = [[str(seed), str(steps[i]), write(returns[i]), "", ""] for i in marks]
-    for row in rows:
-        row[4] = write(entropy[int(row[1])]) if int(row[1]) in entropy else ""
-    evaluations = [found.values(x) for x in ("eval_return", "eval/mean_reward") if found.has(x)]
-    evaluations += (
-        [[found.values("eval/episodic_return").mean()]] if found.has("eval/episodic_return") else []
-    )
-    rows[-1][3] = write(evaluations[0][-1]) if evaluations else ""
-    env = (
-        ["--env-id", flags["env_id"]] if "env_id" in flags and "--env-id" not in job.get("flags", []) else []
-    )
-    said = (
-        [*env, *job["flags"]]
-        if job
-        else [x for key in flags for x in (f"--{key.replace('_', '-')}", flags[key])]
-    )
-    return Run(script, flags, seed, rows, shlex.join([job.get("script", script), *said]), job.get("made", ""))
+    job = find_job(folder)
+    flags = parse_flags(job.get("flags", []))
+    flags |= {key: str(value) for key, value in logs.args.items()}
+    script = find_script(folder, job)
+    seed = find_seed(folder, job, flags)
+    command = make_command(script, flags, job)
+    return Run(script, flags, seed, make_rows(logs, seed), command, job.get("made", ""))
+
+
+def find_job(folder: Path) -> dict:
+    """Returns what a sweep wrote into a run's folder or one above; {} if the run is of no sweep."""
+    for place in (folder, *folder.parents):
+        path = place / "sweep.json"
+        if path.exists():
+            return json.loads(path.read_text())
+    return {}
+
+
+def split_number(folder: Path) -> tuple[str, str]:
+    """Returns PPO and 1 for a folder PPO_1, as stable-baselines3 names them."""
+    return re.fullmatch(r"(.*?)_?(\d*)", folder.resolve().name).groups()
+
+
+def find_script(folder: Path, job: dict) -> str:
+    """Returns the name of a run's script, as its sweep, its checkpoint or its folder has it."""
+    if job:
+        return Path(job["script"]).stem
+    checkpoint = folder / "checkpoint.pt"
+    content = checkpoint.read_bytes() if checkpoint.exists() else b""
+    writer = re.search(rb"(\w+)\.py \d", content)  # Scripts of this project name themselves in it.
+    if writer:
+        return writer[1].decode()
+    parts = folder.resolve().name.split("__")
+    if len(parts) == 4:  # CleanRL names its folders by env, script, seed and time.
+        return parts[1]
+    name, number = split_number(folder)
+    return name or number
+
+
+def find_seed(folder: Path, job: dict, flags: dict[str, str]) -> int:
+    """Returns the seed that the sweep has, or the flags, or the folder's name; else 1."""
+    _, number = split_number(folder)
+    seed = flags.get("seed", number or 1)
+    return int(job.get("seed", seed))
+
+
+def make_command(script: str, flags: dict[str, str], job: dict) -> str:
+    """Returns a command line that makes such a run."""
+    words = []
+    if not job:
+        for key, value in flags.items():
+            words += [f"--{key.replace('_', '-')}", value]
+        return shlex.join([script, *words])
+    if "env_id" in flags and "--env-id" not in job["flags"]:
+        words = ["--env-id", flags["env_id"]]
+    return shlex.join([job["script"], *words, *job["flags"]])
+
+
+def make_rows(logs: Logs, seed: int) -> list[list[str]]:
+    """Returns a run's lines of a CSV file; the last one has the evaluation."""
+    name = "episode_return" if logs.has("episode_return") else "score"
+    steps, returns = logs.series[name]
+    entropy = {}
+    if logs.has("entropy"):
+        entropy = dict(zip(*logs.series["entropy"], strict=True))
+    stride = max(1, len(steps) // POINTS)
+    points = range(len(steps))[::-stride]  # Counting begins at the end: the last point is there.
+    rows = []
+    for i in reversed(points):
+        step = steps[i]
+        cell = write(entropy[step]) if step in entropy else ""
+        rows.append([str(seed), str(step), write(returns[i]), "", cell])
+    rows[-1][EVALUATION] = find_evaluation(logs)
+    return rows
+
+
+def find_evaluation(logs: Logs) -> str:
+    """Returns the mean return of the last evaluation, or "" if there was none."""
+    for name in ("eval_return", "eval/mean_reward"):
+        if logs.has(name):
+            return write(logs.values(name)[-1])
+    if logs.has("eval/episodic_return"):  # CleanRL logs each episode of the only evaluation.
+        return write(logs.values("eval/episodic_return").mean())
+    return ""
 
 
 def read_source(source: str) -> list[Run]:
-    """The runs in a folder, or in a CSV file; NAME= before it gives their script another name."""
-    name, _, path = source.rpartition("=") if not Path(source).exists() else ("", "", source)
-    path = Path(path)
-    if path.suffix == ".csv":
-        if not path.is_file():
-            refuse(f"there is no {path}")
-        results = read_csv(path)
-        script, *flags = shlex.split(results.command) or [path.stem]
-        runs = [
-            Run(
-                Path(script).stem, parse_flags(flags), seed, rows, results.command, results.made.get(seed, "")
-            )
-            for seed, rows in results.rows.items()
-        ]
-    else:
-        if not path.is_dir():
-            refuse(f"{path} is neither a folder nor a CSV file")
-        runs = [*map(read_folder, sorted({x.parent for x in path.rglob("*tfevents*")}))]
-    return [run._replace(script=name or run.script) for run in runs if run]
+    """Returns the runs in a folder or a CSV file; NAME= before it is their script's new name."""
+    name = ""
+    path = Path(source)
+    if not path.exists():
+        name, _, rest = source.rpartition("=")
+        path = Path(rest)
+    runs = read_file(path) if path.suffix == ".csv" else read_folders(path)
+    return [run._replace(script=name or run.script) for run in runs]
 
 
-def make_groups(runs: list[Run]) -> dict[str, dict[str, Results]]:
-    """{env: {label: group}}; a label has what tells its group from others: the script, then flags."""
-    envs = list(dict.fromkeys(run.flags["env_id"] for run in runs if "env_id" in run.flags))
+def read_file(path: Path) -> list[Run]:
+    """Returns the runs in a CSV file."""
+    if not path.is_file():
+        refuse(f"there is no {path}")
+    command, made, rows = read_csv(path)
+    script, *words = shlex.split(command) or [path.stem]
+    name = Path(script).stem
+    flags = parse_flags(words)
+    return [Run(name, flags, seed, rows[seed], command, made.get(seed, "")) for seed in rows]
+
+
+def read_folders(path: Path) -> list[Run]:
+    """Returns the runs in a folder, and in those below it, that have returns by now."""
+    if not path.is_dir():
+        refuse(f"{path} is neither a folder nor a CSV file")
+    folders = {file.parent for file in path.rglob("*tfevents*")}
+    runs = [read_folder(folder) for folder in sorted(folders)]
+    return [run for run in runs if run]
+
+
+# Which runs are a group
+
+Groups = dict[str, Results]  # These are the groups of one env, by their labels.
+Kind = tuple[str, str, str]  # This is an env, a script, and the flags that matter, as JSON.
+
+
+def make_groups(runs: list[Run]) -> dict[str, Groups]:
+    """Returns {env: {label: group}}; a label has what tells its group from others."""
+    kinds = split_by_kind(runs)
     groups = {}
+    for kind, members in kinds.items():
+        env, _, _ = kind
+        label = make_label(kind, list(kinds))
+        groups.setdefault(env, {})[label] = merge(members, label)
+    return groups
+
+
+def split_by_kind(runs: list[Run]) -> dict[Kind, list[Run]]:
+    """Returns the runs of each kind; a flag matters if it changes what a run learns."""
+    envs = {run.flags["env_id"] for run in runs if "env_id" in run.flags}
+    default = envs.pop() if len(envs) == 1 else "env not known"
+    kinds = {}
     for run in runs:
-        env = run.flags.get("env_id", envs[0] if len(envs) == 1 else "env not known")
-        what = {key: value for key, value in run.flags.items() if key not in ASIDE}
-        groups.setdefault((env, run.script, json.dumps(what, sort_keys=True)), []).append(run)
-    many, found = len({script for _, script, _ in groups}) > 1, {}
-    for (env, script, what), members in groups.items():
-        rivals = [json.loads(other) for e, s, other in groups if (e, s) == (env, script)]
-        mine = json.loads(what)
-        keys = dict.fromkeys(key for other in rivals for key in other)
-        told = [key for key in keys if len({other.get(key) for other in rivals}) > 1]
-        words = [f"{key} {mine[key]}" for key in told if key in mine]  # others have their defaults
-        label = ", ".join([script] * (many or not told) + words) or "default flags"
-        rows = {}
-        for run in members:
-            if run.seed in rows:
-                refuse(f"{label} has seed {run.seed} twice; NAME=FOLDER tells apart what has the same flags")
-            rows[run.seed] = run.rows
-        made = {run.seed: run.made for run in members if run.made}
-        found.setdefault(env, {})[label] = Results(members[0].command, made, dict(sorted(rows.items())))
-    return found
+        env = run.flags.get("env_id", default)
+        flags = {key: value for key, value in run.flags.items() if key not in ASIDE}
+        kind = (env, run.script, json.dumps(flags, sort_keys=True))
+        kinds.setdefault(kind, []).append(run)
+    return kinds
 
 
-# What is told of them
+def make_label(kind: Kind, kinds: list[Kind]) -> str:
+    """Returns what tells a kind from others: the script if there are several, then flags."""
+    env, script, flags = kind
+    same_script = [other for other in kinds if other[:2] == (env, script)]
+    rivals = [json.loads(other_flags) for _, _, other_flags in same_script]
+    own = json.loads(flags)
+    differing = differing_keys(rivals)
+    words = []
+    for key in differing:
+        if key in own:  # Those without the flag have its default.
+            words.append(f"{key} {own[key]}")
+    scripts = {script for _, script, _ in kinds}
+    if len(scripts) > 1 or not differing:
+        words = [script, *words]
+    return ", ".join(words) or "default flags"
+
+
+def differing_keys(rivals: list[dict[str, str]]) -> list[str]:
+    """Returns the flags that do not have the same value in all of them."""
+    differing = []
+    for key in dict.fromkeys(itertools.chain(*rivals)):
+        values = {flags.get(key) for flags in rivals}
+        if len(values) > 1:
+            differing.append(key)
+    return differing
+
+
+def merge(runs: list[Run], label: str) -> Results:
+    """Returns one group of these runs, seeds in order."""
+    rows = {}
+    for run in runs:
+        if run.seed in rows:
+            twice = f"{label} has seed {run.seed} twice"
+            refuse(f"{twice}; NAME=FOLDER tells apart what has the same flags")
+        rows[run.seed] = run.rows
+    made = {run.seed: run.made for run in runs if run.made}
+    return Results(runs[0].command, made, dict(sorted(rows.items())))
+
+
+def fewest_seeds(found: dict[str, Groups]) -> int:
+    """Returns how many seeds the smallest group has."""
+    sizes = [len(group.rows) for groups in found.values() for group in groups.values()]
+    return min(sizes)
+
+
+# Numbers as words
 
 
 def number(value: float, scale: float = 0) -> str:
-    """Four figures or so of the value, or fewer beside a larger one, with a true minus sign."""
+    """Returns four figures or so, or fewer beside a larger value, with a true minus sign."""
     scale = max(abs(value), scale)
-    digits = 0 if scale >= 1000 else 1 if scale >= 10 else 2
-    return f"{value:,.{digits}f}".replace("-", "−").replace(",", " " if abs(value) >= 10_000 else "")
+    digits = 2
+    if scale >= 10:
+        digits = 1
+    if scale >= 1000:
+        digits = 0
+    text = f"{value:,.{digits}f}".replace("-", "−")
+    separator = " " if abs(value) >= 10_000 else ""
+    return text.replace(",", separator)
 
 
 def count(steps: float) -> str:
-    """500000 -> 500k, 1500000 -> 1.5M; a last rollout that does not fit is no reason for 99k."""
+    """Returns 500k for 500000, 1.5M for 1500000."""
     nearest = float(f"{steps:.1g}")
-    steps = nearest if abs(steps - nearest) < 0.01 * nearest else steps
-    size, unit = (1e6, "M") if steps >= 1e6 else (1e3, "k") if steps >= 1e3 else (1, "")
-    return f"{steps / size:.3g}{unit}"
+    if abs(steps - nearest) < 0.01 * nearest:  # A rollout that does not fit is no reason for 99k.
+        steps = nearest
+    if steps >= 1e6:
+        return f"{steps / 1e6:.3g}M"
+    if steps >= 1e3:
+        return f"{steps / 1e3:.3g}k"
+    return f"{steps:.3g}"
 
 
 def interval(values: np.ndarray) -> str:
-    """[low, high], or a dash for a single seed."""
-    ends = (number(end, np.abs(values).max()) for end in bootstrap(values))
-    return f"[{', '.join(ends)}]" if len(values) > 1 else "–"
+    """Returns [low, high], or a dash for a single seed."""
+    if len(values) == 1:
+        return "–"
+    scale = np.abs(values).max()
+    low, high = bootstrap(values)
+    return f"[{number(low, scale)}, {number(high, scale)}]"
 
 
 def of_seeds(n: int) -> str:
+    """Returns 1 seed, or 2 seeds."""
     return f"{n} seed{'s' * (n != 1)}"
 
 
-def table(env: str, groups: dict[str, Results], threshold: float | None = None) -> list[str]:
-    """Lines of Markdown: a row for each group, best first, and below it who is better than whom."""
-    ends = {label: group.curves()[0][-1] for label, group in groups.items()}
-    end = min(ends.values())
-    alike = max(ends.values()) < 1.05 * end and all(
-        int(rows[-1][1]) < 1.05 * end for group in groups.values() for rows in group.rows.values()
-    )
-    lacking = [label for label, group in groups.items() if np.isnan(group.finals(3)).any()]
+# The table
+
+
+def table(env: str, groups: Groups, threshold: float | None = None) -> list[str]:
+    """Returns lines of Markdown: a row for each group, best first, then who is better than whom."""
+    end = min(last_step(group) for group in groups.values())
+    alike = end_alike(groups, end)
+    lacking = not_evaluated(groups)
     evaluated = alike and not lacking
-    finals, lines, curves = {}, [], {}
+    curves = {}
+    finals = {}
     for label, group in groups.items():
-        steps, returns = group.curves()
-        kept = (steps <= end) & ~np.isnan(returns).any(0)  # from where on every seed has a return
-        if not kept.any():
+        steps, returns = shared_part(group, end)
+        if not len(steps):
             refuse(f"{env}: no step at which all seeds of {label} have a return")
-        curves[label] = steps[kept], returns[:, kept]
-        finals[label] = group.finals(3) if evaluated else returns[:, kept][:, -1]
+        curves[label] = (steps, returns)
+        finals[label] = group.finals(EVALUATION) if evaluated else returns[:, -1]
     if threshold is None:
-        first = min(returns.mean(0)[0] for _, returns in curves.values())
-        best = max(returns.mean(0)[-1] for _, returns in curves.values())
-        threshold = float(f"{first + 0.9 * (best - first):.3g}")
-    what = "evaluation" if evaluated else "last 100 training episodes"
-    heads = [f"{env}, {count(end)} steps", "seeds", what, "95 % interval", "IQM", "whole training"]
-    heads += [f"steps to {number(threshold)}, median", "seeds that get there"]
-    lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        threshold = default_threshold([returns for _, returns in curves.values()])
+    column = "evaluation" if evaluated else "last 100 training episodes"
+    lines = table_head(f"{env}, {count(end)} steps", column, threshold)
     order = sorted(groups, key=lambda label: -finals[label].mean())
     for label in order:
-        (steps, returns), values = curves[label], finals[label]
-        scale = np.abs(values).max()
-        over = np.trapezoid(returns.mean(0), steps) / np.ptp(steps) if len(steps) > 1 else returns.mean()
-        reach = [
-            steps[np.argmax(seed >= threshold)] if (seed >= threshold).any() else math.inf for seed in returns
-        ]
-        median = float(np.median(reach))
-        cells = [label, str(len(values)), f"**{number(values.mean(), scale)}**", interval(values)]
-        cells[3] = cells[3] if len(values) > 2 else "–"  # of two it would be their range
-        cells += [
-            number(iqm(values), scale),
-            number(over, scale),
-            count(median) if median < math.inf else "never",
-        ]
-        lines.append(f"| {' | '.join([*cells, str(int(np.isfinite(reach).sum()))])} |")
-    lines.append("")
-    pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :] if len(order) < 5 or i == 0]
+        steps, returns = curves[label]
+        lines.append(table_row(label, steps, returns, finals[label], threshold))
+    lines += ["", *who_is_better(order, finals)]
+    if not alike:
+        reason = f"Runs of {env} have not all come equally far"
+        lines.append(f"- {reason}: all is compared at {end:,.0f} steps.")
+    elif lacking and any_evaluated(groups):
+        names = ", ".join(lacking)
+        lines.append(f"- Returns are those of training: not every seed of {names} was evaluated.")
+    return lines
+
+
+def last_step(group: Results) -> float:
+    """Returns the last step that all seeds of a group have reached."""
+    steps, _ = group.curves()
+    return steps[-1]
+
+
+def end_alike(groups: Groups, end: float) -> bool:
+    """Returns whether all runs end at this step, or at most 5 % later."""
+    latest = 1.05 * end
+    if max(last_step(group) for group in groups.values()) >= latest:
+        return False
+    last_rows = [rows[-1] for group in groups.values() for rows in group.rows.values()]
+    return all(int(row[1]) < latest for row in last_rows)
+
+
+def not_evaluated(groups: Groups) -> list[str]:
+    """Returns the labels of groups of which at least one seed has no evaluation."""
+    labels = []
+    for label, group in groups.items():
+        if np.isnan(group.finals(EVALUATION)).any():
+            labels.append(label)
+    return labels
+
+
+def any_evaluated(groups: Groups) -> bool:
+    """Returns whether at least one seed was evaluated."""
+    evaluations = [group.finals(EVALUATION) for group in groups.values()]
+    return np.isfinite(np.concatenate(evaluations)).any()
+
+
+def shared_part(group: Results, end: float = math.inf) -> Curve:
+    """Returns a group's curves from where on every seed has a return, up to a step."""
+    steps, returns = group.curves()
+    begun = ~np.isnan(returns).any(0)
+    kept = begun & (steps <= end)
+    return steps[kept], returns[:, kept]
+
+
+def default_threshold(curves: list[np.ndarray]) -> float:
+    """Returns 90 % of the way from the lowest mean at the beginning to the highest at the end."""
+    first = min(returns.mean(0)[0] for returns in curves)
+    best = max(returns.mean(0)[-1] for returns in curves)
+    threshold = first + 0.9 * (best - first)
+    return float(f"{threshold:.3g}")
+
+
+def table_head(title: str, column: str, threshold: float) -> list[str]:
+    """Returns the first two lines of the table; column says which returns are compared."""
+    heads = [title, "seeds", column, "95 % interval", "IQM", "whole training"]
+    heads += [f"steps to {number(threshold)}, median", "seeds that get there"]
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+
+
+def table_row(
+    label: str, steps: np.ndarray, returns: np.ndarray, finals: np.ndarray, threshold: float
+) -> str:
+    """Returns a group's line of the table."""
+    scale = np.abs(finals).max()
+    mean = number(finals.mean(), scale)
+    band = interval(finals) if len(finals) > 2 else "–"  # Of two seeds it would be their range.
+    middle = number(iqm(finals), scale)
+    training = number(mean_over_training(steps, returns), scale)
+    reached = [first_step(steps, seed, threshold) for seed in returns]
+    median = float(np.median(reached))
+    when = count(median) if median < math.inf else "never"
+    arrived = np.isfinite(reached).sum()
+    cells = [label, f"{len(finals)}", f"**{mean}**", band, middle, training, when, f"{arrived}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def mean_over_training(steps: np.ndarray, returns: np.ndarray) -> float:
+    """Returns the mean return of all steps: the area under the mean curve, by its length."""
+    if len(steps) == 1:
+        return returns.mean()
+    return np.trapezoid(returns.mean(0), steps) / np.ptp(steps)
+
+
+def first_step(steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
+    """Returns the first step at which a seed's return reaches the threshold, or infinity."""
+    there = returns >= threshold
+    return steps[np.argmax(there)] if there.any() else math.inf
+
+
+def who_is_better(order: list[str], finals: dict[str, np.ndarray]) -> list[str]:
+    """Returns a line for each pair of groups, the better one first."""
+    pairs = list(itertools.combinations(order, 2))
+    if len(order) > 4:  # All pairs would be too many.
+        pairs = [(order[0], other) for other in order[1:]]
+    lines = []
     for a, b in pairs:
         chance, low, high = improvement(finals[a], finals[b])
-        few = min(len(finals[a]), len(finals[b])) < 3
-        said = "too few seeds for an interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
-        lines.append(f"- A seed of {a} is better than one of {b} with probability {chance:.2f} ({said}).")
-    if alike and lacking and any(np.isfinite(group.finals(3)).any() for group in groups.values()):
-        lines.append(
-            f"- Returns are those of training: not every seed of {', '.join(lacking)} was evaluated."
-        )
-    if not alike:
-        lines.append(f"- Runs of {env} have not all come equally far: all is compared at {end:,.0f} steps.")
+        margin = f"95 % interval {low:.2f} to {high:.2f}"
+        if min(len(finals[a]), len(finals[b])) < 3:
+            margin = "too few seeds for an interval"
+        probability = f"probability {chance:.2f} ({margin})"
+        lines.append(f"- A seed of {a} is better than one of {b} with {probability}.")
     return lines
 
 
@@ -355,35 +602,41 @@ class Line(NamedTuple):
 
 
 def make_line(label: str, results: Results) -> Line:
-    """All numbers that are drawn of a group, from where on every seed has a return."""
-    steps, curves = results.curves()
-    begun = ~np.isnan(curves).any(0)
-    return Line(
-        label, steps[begun], curves[:, begun], curves[:, begun].mean(0), *bootstrap(curves[:, begun], 2000)
-    )
+    """Returns all numbers that are drawn of a group, from where on every seed has a return."""
+    steps, curves = shared_part(results)
+    low, high = bootstrap(curves, 2000)
+    return Line(label, steps, curves, curves.mean(0), low, high)
 
 
 def spread(places: list[float], gap: float, limit: float) -> list[float]:
-    """Places of labels in rising order, moved apart to be gap from each other, none above limit."""
-    groups = []  # of labels that touch, each around the mean of their places
+    """Returns places of labels in rising order, a gap from each other, and none above the limit."""
+    groups = []  # Labels of a group touch; they stand around the mean of their places.
     for place in places:
         groups.append([place])
         while len(groups) > 1:
             below, above = groups[-2:]
-            if np.mean(above) - np.mean(below) >= gap * (len(above) + len(below)) / 2:
+            distance = np.mean(above) - np.mean(below)
+            if distance >= gap * (len(above) + len(below)) / 2:
                 break
             groups[-2:] = [below + above]
-    apart = [np.mean(group) + gap * (i - (len(group) - 1) / 2) for group in groups for i in range(len(group))]
-    return [min(place, limit - gap * i) for i, place in enumerate(reversed(apart))][::-1]
+    apart = []
+    for group in groups:
+        middle = (len(group) - 1) / 2
+        apart += [np.mean(group) + gap * (i - middle) for i in range(len(group))]
+    lowered = [min(place, limit - gap * i) for i, place in enumerate(reversed(apart))]
+    return lowered[::-1]
+
+
+def above_axes(points: float) -> dict:
+    """Returns where a text stands: so many points above the upper left corner."""
+    return dict(xycoords="axes fraction", textcoords="offset points", xytext=(0, points))
 
 
 def style(axes, title: str, theme: dict, grid: str) -> None:
-    """The title, a light grid across one axis, and no box: only what helps to read."""
+    """Sets the title, a light grid across one axis, and no box: only what helps to read."""
     from matplotlib.ticker import MaxNLocator
 
-    place = dict(
-        xycoords="axes fraction", textcoords="offset points", xytext=(0, 6 + (grid == "y") * 1.4 * SIZE)
-    )
+    place = above_axes(6 + (grid == "y") * 1.4 * SIZE)
     axes.annotate(title, (0, 1), color=theme["ink"], size=SIZE + 2, weight="bold", **place)
     axes.set_facecolor(theme["page"])
     for side in axes.spines.values():
@@ -399,101 +652,154 @@ def style(axes, title: str, theme: dict, grid: str) -> None:
 def draw_curves(
     axes, title: str, below: str, lines: list[Line], theme: dict, colours: list[str], others=()
 ) -> None:
-    """Every seed, the mean and its interval, for each line its label beside it.
+    """Draws every seed, the mean and its interval, for each line its label beside it.
 
-    below is a line of text under the title; others are labels, values and dashes of horizontal lines.
+    below is a line of text under the title; others are horizontal lines, each with a label, a value,
+    dashes and a colour.
     """
-    labels = []
+    sizes = {len(line.curves) for line in lines}
+    labels = []  # Each is a height, a text and a colour.
     for i, line in enumerate(lines):
         colour = colours[i % len(colours)]
-        if len(line.curves) > 2:
-            axes.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(line.steps, line.curves.T, color=colour, linewidth=0.6, alpha=0.45)
-        axes.plot(line.steps, line.mean, color=colour, linewidth=2)
-        seeds = f" ({of_seeds(len(line.curves))})" * (len({len(line.curves) for line in lines}) > 1)
-        words = f"{textwrap.fill(line.label, 20)}\n{number(line.mean[-1])}{seeds}"
-        labels.append((line.mean[-1], words, colour))
+        draw_line(axes, line, colour)
+        text = f"{textwrap.fill(line.label, 20)}\n{number(line.mean[-1])}"
+        if len(sizes) > 1:
+            text += f" ({of_seeds(len(line.curves))})"
+        labels.append((line.mean[-1], text, colour))
     for label, value, dashes, colour in others:
         axes.axhline(value, color=colour, linewidth=1, linestyle=dashes)
         labels.append((value, label, colour))
     style(axes, title, theme, "y")
-    last = max(line.steps[-1] for line in lines)
+    set_steps(axes, max(line.steps[-1] for line in lines))
+    axes.annotate(below, (0, 1), color=theme["muted"], size=SIZE, **above_axes(5))
+    draw_labels(axes, sorted(labels))
+
+
+def draw_line(axes, line: Line, colour: str) -> None:
+    """Draws the interval as a band if there are enough seeds, each seed, and the mean."""
+    if len(line.curves) > 2:
+        axes.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.25, linewidth=0)
+    axes.plot(line.steps, line.curves.T, color=colour, linewidth=0.6, alpha=0.45)
+    axes.plot(line.steps, line.mean, color=colour, linewidth=2)
+
+
+def set_steps(axes, last: float) -> None:
+    """Lets the x axis end at the last step, with ticks at its ends and in its middle."""
     axes.set_xlim(0, last)
     axes.set_xticks([0, last / 2, last], ["0", count(last / 2), count(last)])
-    axes.xaxis.get_majorticklabels()[-1].set_ha("right")  # beside it are the names of lines
-    place = dict(xycoords="axes fraction", textcoords="offset points", xytext=(0, 5))
-    axes.annotate(below, (0, 1), color=theme["muted"], size=SIZE, **place)
-    labels = sorted(labels)
+    axes.xaxis.get_majorticklabels()[-1].set_ha("right")  # The labels of lines are beside it.
+
+
+def draw_labels(axes, labels: list[tuple[float, str, str]]) -> None:
+    """Writes labels beside the axes, at their heights as far as they do not touch."""
     low, high = axes.get_ylim()
+    heights = [(y - low) / (high - low) for y, _, _ in labels]
     points = axes.get_position().height * axes.figure.get_figheight() * 72
-    heights = [(y - low) / (high - low) for y, *_ in labels]
-    gap = (0.7 + max(text.count("\n") + 1 for _, text, _ in labels)) * SIZE / points
-    for place, (_, text, colour) in zip(spread(heights, gap, 1 - gap / 2), labels, strict=True):
+    most_lines = max(text.count("\n") + 1 for _, text, _ in labels)
+    gap = (0.7 + most_lines) * SIZE / points
+    places = spread(heights, gap, 1 - gap / 2)
+    for place, (_, text, colour) in zip(places, labels, strict=True):
         axes.text(1.03, place, text, color=colour, size=SIZE, transform=axes.transAxes, va="center")
 
 
-def draw(found: dict[str, dict[str, Results]], theme_name: str):
-    """A figure with a panel for each env."""
+def draw(found: dict[str, Groups], theme_name: str):
+    """Returns a figure with a panel for each env."""
     from matplotlib.figure import Figure
 
-    theme, columns = THEMES[theme_name], min(2, len(found))
-    rows, most = -(-len(found) // columns), max(map(len, found.values()))
-    longest = max(len(textwrap.wrap(label, 20)) for groups in found.values() for label in groups)
-    panel = max(2.2, most * (1.9 + longest) * SIZE / 72)  # inches: its height; beside it are 1.5 for labels
-    width, height = columns * 5.4, rows * (panel + 0.75) + 0.35
+    theme = THEMES[theme_name]
+    columns = min(2, len(found))
+    rows = math.ceil(len(found) / columns)
+    panel = panel_height(found)
+    width = columns * 5.4
+    height = rows * (panel + 0.75) + 0.35
     figure = Figure(figsize=(width, height), facecolor=theme["page"])
     grid = figure.subplots(rows, columns, squeeze=False)
-    figure.subplots_adjust(
-        left=0.5 / width,
-        right=1 - 1.5 / width,
-        top=1 - 0.4 / height,
-        bottom=0.7 / height,
-        wspace=2 / 3.4,
-        hspace=0.75 / panel,
-    )
+    figure.subplots_adjust(left=0.5 / width, right=1 - 1.5 / width)  # Labels are on the right.
+    figure.subplots_adjust(top=1 - 0.4 / height, bottom=0.7 / height)
+    figure.subplots_adjust(wspace=2 / 3.4, hspace=0.75 / panel)
     for axes, (env, groups) in zip(grid.flat, found.items(), strict=False):
-        lines = [make_line(label, group) for label, group in groups.items()]
-        sizes = {len(line.curves) for line in lines}
-        draw_curves(axes, env, of_seeds(max(sizes)) * (len(sizes) == 1), lines, theme, COLOURS[theme_name])
-        axes.set_xlabel("steps", color=theme["muted"], size=SIZE)
+        draw_panel(axes, env, groups, theme_name)
     for axes in grid.flat[len(found) :]:
         axes.set_visible(False)
-    words = "return of the last 100 training episodes · thin: a seed · thick: mean · band: its 95 % interval"
-    few = any(len(group.rows) < 3 for groups in found.values() for group in groups.values())
-    text = textwrap.fill(words + " (of three seeds or more)" * few, int(18 * width))
+    text = textwrap.fill(explain_lines(found), int(18 * width))
     figure.text(0.5 / width, 0.08 / height, text, color=theme["muted"], size=SIZE - 0.5)
     return figure
 
 
+def panel_height(found: dict[str, Groups]) -> float:
+    """Returns how many inches a panel needs for the labels beside it."""
+    labels = [label for groups in found.values() for label in groups]
+    longest = max(len(textwrap.wrap(label, 20)) for label in labels)
+    most = max(len(groups) for groups in found.values())
+    return max(2.2, most * (1.9 + longest) * SIZE / 72)
+
+
+def draw_panel(axes, env: str, groups: Groups, theme_name: str) -> None:
+    """Draws the groups of an env, and how many seeds they have if all have the same number."""
+    theme = THEMES[theme_name]
+    lines = [make_line(label, group) for label, group in groups.items()]
+    sizes = {len(line.curves) for line in lines}
+    below = of_seeds(max(sizes)) if len(sizes) == 1 else ""
+    draw_curves(axes, env, below, lines, theme, COLOURS[theme_name])
+    axes.set_xlabel("steps", color=theme["muted"], size=SIZE)
+
+
+def explain_lines(found: dict[str, Groups]) -> str:
+    """Returns what the picture's lines are."""
+    text = "return of the last 100 training episodes"
+    text += " · thin: a seed · thick: mean · band: its 95 % interval"
+    if fewest_seeds(found) < 3:
+        text += " (of three seeds or more)"
+    return text
+
+
+# The program
+
+
+def make_text(found: dict[str, Groups], threshold: float | None) -> str:
+    """Returns the tables of all envs, and what they are worth with few seeds."""
+    tables = []
+    for env, groups in found.items():
+        lines = table(env, groups, threshold)
+        tables.append("\n".join(lines))
+    text = "\n\n".join(tables)
+    fewest = fewest_seeds(found)
+    if fewest < 10:
+        warning = "Intervals of fewer than ten seeds are too narrow"
+        text += f"\n- {warning}; here are as few as {fewest}."
+    return text
+
+
+def write_files(found: dict[str, Groups], folder: Path) -> None:
+    """Writes a CSV file for each group, and pictures for light and for dark pages."""
+    for env, groups in found.items():
+        for label, group in groups.items():
+            name = re.sub(r"[^\w.-]+", "_", f"{env}__{label}")
+            write_csv(folder / f"{name}.csv", group)
+    try:
+        for theme in THEMES:
+            draw(found, theme).savefig(folder / f"picture_{theme}.png", dpi=160)
+    except (ImportError, OSError) as error:
+        refuse(f"no picture: {error}")
+
+
 def main() -> None:
-    """Read the runs that the command line names, and compare them."""
+    """Reads the runs that the command line names, and compares them."""
     parser = Parser(__doc__)
     parser.add_argument("sources", nargs="+", metavar="[NAME=]PATH", help="a folder of runs, or a CSV file")
-    parser.add_argument(
-        "--threshold", type=float, help="a return to reach; default: 90 %% of what was gained"
-    )
+    threshold = "a return to reach; default: 90 %% of what was gained"
+    parser.add_argument("--threshold", type=float, help=threshold)
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="default: runs/compare")
     args = parser.parse_args()
     runs = [run for source in args.sources for run in read_source(source)]
     if not runs:
         refuse(f"{args.sources[0]}: no run in there has a return, yet")
     found = make_groups(runs)
-    text = "\n\n".join("\n".join(table(env, groups, args.threshold)) for env, groups in found.items())
+    text = make_text(found, args.threshold)
     args.out.mkdir(parents=True, exist_ok=True)
-    fewest = min(len(group.rows) for groups in found.values() for group in groups.values())
-    if fewest < 10:
-        text += f"\n- Intervals of fewer than ten seeds are too narrow; here are as few as {fewest}."
     print(text)
     (args.out / "table.md").write_text(text + "\n")
-    for env, groups in found.items():
-        for label, group in groups.items():
-            name = re.sub(r"[^\w.-]+", "_", f"{env}__{label}")
-            write_csv(args.out / f"{name}.csv", group)
-    try:
-        for theme in THEMES:
-            draw(found, theme).savefig(args.out / f"picture_{theme}.png", dpi=160)
-    except (ImportError, OSError) as error:
-        refuse(f"no picture: {error}")
+    write_files(found, args.out)
     print(f"see {args.out}/picture_light.png")
 
 

@@ -27,32 +27,46 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 from mutants import MUTANTS, file_of, named_in_the_table, scripts_of  # noqa: E402
 
-FLAGS = {  # of a short run
-    "ppo_continuous": "--env-id Pendulum-v1 --total-timesteps 100000",
-    "ppo_penalty": "--env-id Pendulum-v1 --total-timesteps 100000",
-    "trpo": "--env-id Pendulum-v1 --total-timesteps 100000",
+CONTROL = "--env-id Pendulum-v1 --total-timesteps 100000"
+FLAGS = {  # A short run has these; other scripts have as many timesteps in their default envs.
+    "ppo_continuous": CONTROL,
+    "ppo_penalty": CONTROL,
+    "trpo": CONTROL,
     "ppo_llm": "",
     "grpo": "",
 }
+UNUSED = (".*", "runs", "wandb", "__pycache__", "site", "exercises", "pictures")  # Tests run without.
 
 
 class Exercise:
+    """A script with one line broken."""
+
     def __init__(self, number: int, topic: str, script: str, line: str, broken: str, hint: str, why: str):
-        self.number, self.topic, self.script, self.hint, self.why = number, topic, script, hint, why
-        self.line, self.broken, self.path = line, broken, file_of(script)
+        self.number = number
+        self.topic = topic
+        self.script = script
+        self.line = line
+        self.broken = broken
+        self.hint = hint
+        self.why = why
+        self.path = file_of(script)
         self.source = self.path.read_text()
-        self.at = self.source[: self.source.index(line)].count("\n") + 1
+        before = self.source[: self.source.index(line)]
+        self.at = before.count("\n") + 1
 
     def mutant(self):
-        """The one of tests/mutants.py that breaks the same line of the same script in the same way."""
-        same = (x for x in MUTANTS if (x.line, x.broken) == (self.line, self.broken))
-        return next(x for x in same if self.script in scripts_of(x))
+        """Returns the one of tests/mutants.py that breaks the script in the same way."""
+        change = (self.line, self.broken)
+        same = [mutant for mutant in MUTANTS if (mutant.line, mutant.broken) == change]
+        return next(mutant for mutant in same if self.script in scripts_of(mutant))
 
     def function(self) -> str:
+        """Returns the name of the function or class that the line is in."""
         nodes = [node for node in ast.parse(self.source).body if hasattr(node, "name")]
         return next(node.name for node in nodes if node.lineno <= self.at <= node.end_lineno)
 
     def hand_out(self, folder: Path) -> Path:
+        """Writes the broken script into a folder of its own, and returns its path."""
         path = folder / f"{self.number:02}" / self.path.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.source.replace(self.line, self.broken))
@@ -60,99 +74,135 @@ class Exercise:
         return path
 
     def hints(self) -> list[str]:
-        answer = self.source.splitlines()[self.at - 1].strip()
+        """Returns a question, the function, the line, and the answer."""
+        lines = self.source.splitlines()
+        answer = lines[self.at - 1].strip()
+        place = self.path.relative_to(ROOT)
         return [
             self.hint,
             f"Look at {self.function()}.",
             f"Look at line {self.at}.",
-            f"In {self.path.relative_to(ROOT)}, the line is\n\n    {answer}\n\n{self.why}",
+            f"In {place}, the line is\n\n    {answer}\n\n{self.why}",
         ]
 
     def passes(self, path: Path) -> bool:
-        """Whether the test that the mistake fails passes with this file in the script's place."""
+        """Returns whether the test of the mistake passes with this file in the script's place."""
         mutant = self.mutant()
-        file, name = (mutant.test or named_in_the_table(mutant.subject, self.script)).split("::")
-        ignored = shutil.ignore_patterns(
-            ".*", "runs", "wandb", "__pycache__", "site", "exercises", "pictures"
-        )
+        test = mutant.test or named_in_the_table(mutant.subject, self.script)
+        file, name = test.split("::")
         with tempfile.TemporaryDirectory() as folder:
-            copy = Path(shutil.copytree(ROOT, f"{folder}/copy", ignore=ignored))
+            copy = Path(folder, "copy")
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*UNUSED))
             shutil.copy(path, copy / self.path.relative_to(ROOT))
-            arguments = [
-                "-qx",
-                "-p",
-                "no:cacheprovider",
-                f"tests/{file}.py",
-                "-k",
-                name,
-                "--script",
-                self.script,
-            ]
-            command = [sys.executable, "-m", "pytest", *arguments, f"--basetemp={folder}/tmp"]
+            command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
+            command += [f"tests/{file}.py", "-k", name, "--script", self.script]
+            command += [f"--basetemp={folder}/tmp"]
             result = subprocess.run(command, cwd=copy, capture_output=True, text=True)
         if result.returncode not in (0, 1):
             raise SystemExit(f"the tests could not run:\n{result.stdout}{result.stderr}")
-        print(f"tests/{file}.py, {name}: {result.stdout.strip().splitlines()[-1]}")
+        lines = result.stdout.strip().splitlines()
+        print(f"tests/{file}.py, {name}: {lines[-1]}")
         return result.returncode == 0
 
 
 def read() -> list[Exercise]:
+    """Returns all exercises, numbered from 1."""
     topics = tomllib.loads((ROOT / "tools/exercises.toml").read_text())
-    rows = [(topic, row) for topic, rows in topics.items() for row in rows]
-    return [Exercise(number, topic, **row) for number, (topic, row) in enumerate(rows, 1)]
+    exercises = []
+    for topic, rows in topics.items():
+        for row in rows:
+            number = len(exercises) + 1
+            exercises.append(Exercise(number, topic, **row))
+    return exercises
 
 
 def short_run(path: Path, script: str) -> str:
-    """The last line of numbers that a run prints, or its error."""
-    flags = FLAGS.get(script, "--total-timesteps 100000").split()
+    """Returns the last line of numbers that a run prints, or its error."""
+    flags = FLAGS.get(script, "--total-timesteps 100000")
+    command = [sys.executable, str(path), *flags.split(), "--eval-episodes", "0"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(path), *flags, "--eval-episodes", "0", "--run-dir", f"{folder}/run"]
+        command += ["--run-dir", f"{folder}/run"]
         result = subprocess.run(command, capture_output=True, text=True)
     numbers = re.findall(r"^[\d,]+ steps .*$", result.stdout, re.M)
     return numbers[-1] if numbers else result.stderr.strip().splitlines()[-1]
 
 
 def main() -> None:
+    """Reads the command line, and does what it says."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "what", nargs="?", default="next", help="a number, a topic, run, hint, check, or next"
-    )
+    what = "a number, a topic, run, hint, check, or next"
+    parser.add_argument("what", nargs="?", default="next", help=what)
     parser.add_argument("number", nargs="?", type=int, help="of the exercise, for run, hint and check")
     parser.add_argument("--list", action="store_true", help="show topics, numbers, and what is solved")
     parser.add_argument("--folder", type=Path, default=ROOT / "exercises", help="where exercises are")
     args = parser.parse_args()
-    exercises, topics = read(), {}
+    exercises = read()
+    topics = {}
     for exercise in exercises:
         topics.setdefault(exercise.topic, []).append(exercise)
     solved = {int(path.parent.name) for path in args.folder.glob("*/solved")}
     if args.list:
-        for topic, rows in topics.items():
-            print(f"{topic}:", *(f"{x.number}{' solved' * (x.number in solved)}" for x in rows))
+        show_list(topics, solved)
     elif args.what in ("run", "hint", "check"):
-        given = sorted(args.folder.glob("*/hints"), key=lambda path: path.stat().st_mtime)
-        hints = args.folder / f"{args.number:02}/hints" if args.number else [Path(), *given][-1]
-        if hints not in given:
+        hints = find_hints(args.folder, args.number)
+        if hints is None:
             parser.error("hand it out first")
-        act(args.what, exercises[int(hints.parent.name) - 1], hints)
+        number = int(hints.parent.name)
+        act(args.what, exercises[number - 1], hints)
     else:
-        by_number = {str(exercise.number): [exercise] for exercise in exercises}
-        left = [x for x in exercises if x.number not in solved]
-        choice = {"next": left[:1]} | topics | by_number
-        if args.what not in choice:
-            parser.error(
-                f"{args.what} is no number from 1 to {len(exercises)}, and none of {', '.join(topics)}"
-            )
-        if not choice[args.what]:
+        candidates = find_candidates(args.what, exercises, topics, solved)
+        if candidates is None:
+            numbers = f"no number from 1 to {len(exercises)}"
+            parser.error(f"{args.what} is {numbers}, and none of {', '.join(topics)}")
+        if not candidates:
             raise SystemExit("All are solved.")
-        chosen = random.choice([x for x in choice[args.what] if x in left] or choice[args.what])
+        chosen = random.choice(candidates)
         path = os.path.relpath(chosen.hand_out(args.folder))
-        print(f"Exercise {chosen.number} of {len(exercises)}, {chosen.topic}: one line of {path} is broken.")
+        number = f"Exercise {chosen.number} of {len(exercises)}"
+        print(f"{number}, {chosen.topic}: one line of {path} is broken.")
         print("run shows what comes of it, hint helps, check grades.")
 
 
+def show_list(topics: dict[str, list[Exercise]], solved: set[int]) -> None:
+    """Prints a line for each topic: its numbers, and which are solved."""
+    for topic, exercises in topics.items():
+        words = []
+        for exercise in exercises:
+            mark = " solved" if exercise.number in solved else ""
+            words.append(f"{exercise.number}{mark}")
+        print(f"{topic}:", *words)
+
+
+def find_hints(folder: Path, number: int | None) -> Path | None:
+    """Returns the file that counts the hints of an exercise, or of the last; None if there is none."""
+    given = sorted(folder.glob("*/hints"), key=lambda path: path.stat().st_mtime)
+    if number:
+        path = folder / f"{number:02}/hints"
+        return path if path in given else None
+    return given[-1] if given else None
+
+
+def find_candidates(
+    what: str, exercises: list[Exercise], topics: dict[str, list[Exercise]], solved: set[int]
+) -> list[Exercise] | None:
+    """Returns those exercises of a number or a topic that are not solved, or all if all are solved.
+
+    The next one is the first that is not solved. Returns None if there is no such number or topic.
+    """
+    left = [exercise for exercise in exercises if exercise.number not in solved]
+    choice = {"next": left[:1]} | topics
+    for exercise in exercises:
+        choice[str(exercise.number)] = [exercise]
+    if what not in choice:
+        return None
+    unsolved = [exercise for exercise in choice[what] if exercise in left]
+    return unsolved or choice[what]
+
+
 def act(what: str, exercise: Exercise, hints: Path) -> None:
+    """Runs the exercise, gives the next hint, or grades the repair."""
     path = hints.parent / exercise.path.name
     if what == "run":
         print("whole: ", short_run(exercise.path, exercise.script), flush=True)

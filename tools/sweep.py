@@ -34,55 +34,86 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-KEPT = ("sweep.json", "log.txt")  # in the folder of a run that begins anew
+KEPT = ("sweep.json", "log.txt")  # These stay in the folder of a run that begins anew.
+LAYOUT = "{percentage:3.0f}%|{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
+    """Says in one line what is wrong, and exits."""
     print(f"{Path(sys.argv[0]).name}: {' '.join(mistake.split())}", file=sys.stderr)
     raise SystemExit(2)
 
 
+def last_line(text: str, default: str = "") -> str:
+    """Returns the last line of a text, or the default if it has none."""
+    lines = text.splitlines() or [default]
+    return lines[-1]
+
+
+# What is to be run
+
+
 def parse_seeds(text: str) -> list[int]:
-    """1-3,7 -> 1, 2, 3, 7."""
+    """Returns 1, 2, 3, 7 for 1-3,7."""
+    mistake = f"seeds {text} are not like 1-10 or 1,3,5-7"
     seeds = []
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if not ends or int(ends[2] or ends[1]) < int(ends[1]):
-            refuse(f"seeds {text} are not like 1-10 or 1,3,5-7")
-        seeds += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+        if not ends:
+            refuse(mistake)
+        first = int(ends[1])
+        last = int(ends[2] or ends[1])
+        if last < first:
+            refuse(mistake)
+        seeds += range(first, last + 1)
     return list(dict.fromkeys(seeds))
 
 
 def provenance(packages: Iterable[str] = ("torch", "gymnasium", "numpy"), folder: Path = Path()) -> str:
-    """The folder's commit, versions and hardware: what a result may depend on besides its command."""
+    """Returns what a result may depend on besides its command.
+
+    It is the folder's commit, versions, and hardware.
+    """
     git = ["git", "describe", "--always", "--dirty= with changes", "--exclude=*", "--abbrev=12"]
-    commit = subprocess.run(git, cwd=folder, capture_output=True, text=True).stdout.strip() or "unknown"
-    versions = []
+    done = subprocess.run(git, cwd=folder, capture_output=True, text=True)
+    commit = done.stdout.strip() or "unknown"
+    parts = [f"commit {commit}", f"Python {platform.python_version()}"]
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions.append(f"{package} {importlib.metadata.version(package)}")
-    cpuinfo = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
-    hardware = f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
-    return ", ".join([f"commit {commit}", f"Python {platform.python_version()}", *versions, hardware])
+            version = importlib.metadata.version(package)
+            parts.append(f"{package} {version}")
+    parts.append(describe_hardware())
+    return ", ".join(parts)
+
+
+def describe_hardware() -> str:
+    """Returns the number of cores, and the processor's name as far as it is known."""
+    path = Path("/proc/cpuinfo")
+    text = path.read_text() if path.exists() else ""
+    names = re.findall(r"model name\s*: (.*)", text)
+    name = names[0] if names else platform.machine()
+    return f"{os.cpu_count()} cores of {name}"
 
 
 @functools.cache
 def flags_of(script: str) -> set[str]:
-    """All flags that a script's --help names."""
+    """Returns all flags that a script's --help names."""
     line = [sys.executable, script, "--help"]
-    done = subprocess.run(line, capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"})
+    env = os.environ | {"COLUMNS": "200"}
+    done = subprocess.run(line, capture_output=True, text=True, env=env)
     if done.returncode:
-        refuse(f"{script} --help fails: {(done.stderr.strip().splitlines() or [''])[-1]}")
+        error = last_line(done.stderr.strip())
+        refuse(f"{script} --help fails: {error}")
     return set(re.findall(r"--[\w-]+", done.stdout))
 
 
 def words(script: str, known: set[str], name: str, value: object) -> list[str]:
-    """A flag of the grid on the command line, as the script writes it."""
-    flag = next((x for x in ("--" + name.replace("_", "-"), f"--{name}") if x in known), None)
-    if flag is None:
+    """Returns a flag of the grid for the command line, as the script writes it."""
+    spellings = ["--" + name.replace("_", "-"), f"--{name}"]
+    flags = [flag for flag in spellings if flag in known]
+    if not flags:
         refuse(f"{script} has no flag {name}")
+    flag = flags[0]
     off = flag.replace("--", "--no-", 1)
     if str(value) in ("True", "False") and off in known:
         return [flag if str(value) == "True" else off]
@@ -90,129 +121,203 @@ def words(script: str, known: set[str], name: str, value: object) -> list[str]:
 
 
 def plan(settings: dict) -> list[Path]:
-    """Write what each run is into its folder -> the folders; mistakes are told here, before any work."""
-    scripts, grid, jobs = settings["scripts"], settings["grid"], {}
-    stems = [Path(script).stem for script in scripts]
-    for script, stem in zip(scripts, stems, strict=True):
-        if not Path(script).is_file():
-            refuse(f"there is no {script}")
-        known = flags_of(script)
-        if "--seed" not in known:
-            refuse(f"{script} has no --seed")
-        name, made = stem if stems.count(stem) == 1 else script, provenance(folder=Path(script).parent)
-        for values in itertools.product(*grid.values()):
-            point = dict(zip(grid, values, strict=True))
-            varied = [word for item in point.items() for word in words(script, known, *item)]
+    """Writes what each run is into its folder, and returns the folders.
+
+    Mistakes are told here, before any work.
+    """
+    out = Path(settings["out"])
+    stems = [Path(script).stem for script in settings["scripts"]]
+    jobs = {}
+    for script in settings["scripts"]:
+        known = check_script(script)
+        resumes = {"--run-dir", "--resume"} <= known
+        made = provenance(folder=Path(script).parent)
+        stem = Path(script).stem
+        name = stem if stems.count(stem) == 1 else script
+        for point in grid_points(settings["grid"]):
+            flags = list(settings["flags"])
+            for key, value in point.items():
+                flags += words(script, known, key, value)
             for seed in settings["seeds"]:
-                differs = "__".join(f"{key}={value}" for key, value in (point | {"seed": seed}).items())
-                folder = Path(settings["out"]) / re.sub(r"[^\w.=,+-]", "-", f"{name}__{differs}")
+                folder = out / name_folder(name, point | {"seed": seed})
                 if folder in jobs:
                     refuse(f"two runs would be {folder}")
-                resumes = {"--run-dir", "--resume"} <= known
-                jobs[folder] = make_job(script, [*settings["flags"], *varied], seed, resumes, made)
+                jobs[folder] = make_job(script, flags, seed, resumes, made)
     prepare(jobs)
     return list(jobs)
 
 
+def check_script(script: str) -> set[str]:
+    """Returns the flags of a script, which has to be there and to have --seed."""
+    if not Path(script).is_file():
+        refuse(f"there is no {script}")
+    known = flags_of(script)
+    if "--seed" not in known:
+        refuse(f"{script} has no --seed")
+    return known
+
+
+def grid_points(grid: dict[str, list]) -> list[dict]:
+    """Returns each combination of the grid's values, by their names."""
+    combinations = itertools.product(*grid.values())
+    return [dict(zip(grid, values, strict=True)) for values in combinations]
+
+
+def name_folder(name: str, point: dict) -> str:
+    """Returns the name of a run's folder: the script, and what differs."""
+    parts = [f"{key}={value}" for key, value in point.items()]
+    return re.sub(r"[^\w.=,+-]", "-", "__".join([name, *parts]))
+
+
 def make_job(script: str, flags: list[str], seed: int, resumes: bool, made: str) -> dict:
-    """What a run is: all that run() needs to know, and where it comes from."""
-    content = hashlib.sha256(Path(script).read_bytes()).hexdigest()
-    job = {"script": script, "flags": flags, "seed": seed, "resumes": resumes, "cwd": str(Path.cwd())}
-    return job | {"sha256": content, "made": made}
+    """Returns what a run is: all that run() needs to know, and where it comes from."""
+    return {
+        "script": script,
+        "flags": flags,
+        "seed": seed,
+        "resumes": resumes,
+        "cwd": str(Path.cwd()),
+        "sha256": hashlib.sha256(Path(script).read_bytes()).hexdigest(),
+        "made": made,
+    }
 
 
 def prepare(jobs: dict[Path, dict]) -> None:
-    """Write each job into its folder, unless it is there; refuse if there is another one in a folder."""
+    """Writes each job into its folder, unless it is there; refuses if there is another one."""
     for folder, job in jobs.items():
-        if (folder / "sweep.json").exists():
-            old = json.loads((folder / "sweep.json").read_text())
-            for key in ("script", "flags", "sha256"):
-                if old[key] != job[key]:
-                    was = f"by another version of {job['script']}" if key == "sha256" else f"with {old[key]}"
-                    refuse(f"{folder} was made {was}; take another folder, or delete it")
-    for folder, job in jobs.items():  # nothing is written before all is known to be right
-        if not (folder / "sweep.json").exists():
+        if has_job(folder):
+            compare_jobs(folder, read_job(folder), job)
+    for folder, job in jobs.items():  # Nothing is written before all jobs are known to fit.
+        if not has_job(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write(folder, job)
 
 
+def compare_jobs(folder: Path, old: dict, job: dict) -> None:
+    """Refuses a job if the one in its folder is another."""
+    for key in ("script", "flags", "sha256"):
+        if old[key] != job[key]:
+            made = f"with {old[key]}"
+            if key == "sha256":
+                made = f"by another version of {job['script']}"
+            refuse(f"{folder} was made {made}; take another folder, or delete it")
+
+
+def has_job(folder: Path) -> bool:
+    return (folder / "sweep.json").exists()
+
+
+def read_job(folder: Path) -> dict:
+    return json.loads((folder / "sweep.json").read_text())
+
+
 def write(folder: Path, job: dict) -> None:
-    """Write what a run is; killed at any moment, this leaves the old file or the new one, whole."""
-    part = folder / f"{KEPT[0]}.part"
+    """Writes what a run is; a kill at any moment leaves the old file or the new one."""
+    path = folder / "sweep.json"
+    part = folder / "sweep.json.part"
     part.write_text(json.dumps(job, indent=1) + "\n")
-    os.replace(part, folder / KEPT[0])
+    os.replace(part, path)
 
 
 def is_finished(folder: Path) -> bool:
-    return "finished" in json.loads((folder / "sweep.json").read_text())
+    return "finished" in read_job(folder)
+
+
+# One run
 
 
 def run(folder: Path) -> None:
-    """Do one run, or go on with it; a second process that is to do the same waits, and finds it done."""
+    """Does one run, or goes on with it.
+
+    A second process that is to do the same waits, and finds it done.
+    """
     with (folder / "log.txt").open("a+") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)  # scripts hold it, too: what a killed sweep left behind ends first
+        fcntl.flock(log, fcntl.LOCK_EX)  # Scripts hold it, too: runs of a killed sweep end first.
         if is_finished(folder):
             return
-        job = json.loads((folder / "sweep.json").read_text())
-        line = [sys.executable, str(Path(job["cwd"], job["script"])), *job["flags"]]
-        line += ["--seed", str(job["seed"])]
+        job = read_job(folder)
+        script = Path(job["cwd"], job["script"])
+        line = [sys.executable, str(script), *job["flags"], "--seed", str(job["seed"])]
         if job["resumes"] and (folder / "checkpoint.pt").exists():
             line += ["--resume", str(folder)]
         else:
-            for path in folder.iterdir():
-                if path.name not in KEPT:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-            line += ["--run-dir", str(folder)] if job["resumes"] else []
-        env = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"), "1")
-        env["PYTHONPATH"] = os.pathsep.join([job["cwd"], *filter(None, [os.environ.get("PYTHONPATH")])])
+            clear(folder)
+            if job["resumes"]:
+                line += ["--run-dir", str(folder)]
+        env = make_environment(job["cwd"])
         cwd = job["cwd"] if job["resumes"] else folder
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        if code := subprocess.run(line, **streams, cwd=cwd, env=env).returncode:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, env=env)
+        if done.returncode:
             log.seek(0)
-            last = (log.read().strip().splitlines() or [""])[-1]
-            print(f"{folder.name}: exit code {code}, {last[:200]} (see {log.name})", file=sys.stderr)
+            error = last_line(log.read().strip())[:200]
+            failure = f"exit code {done.returncode}, {error}"
+            print(f"{folder.name}: {failure} (see {log.name})", file=sys.stderr)
             raise SystemExit(1)
         write(folder, job | {"finished": time.strftime("%Y-%m-%d %H:%M:%S")})
 
 
+def clear(folder: Path) -> None:
+    """Removes what a run that begins anew has written before."""
+    for path in folder.iterdir():
+        if path.name not in KEPT:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def make_environment(cwd: str) -> dict[str, str]:
+    """Returns the variables of a run, which has one thread, and imports from the sweep's folder."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    paths = [cwd, os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, paths))
+    return os.environ | threads | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+
+
 def progress(folder: Path) -> float:
-    """The part of a run that is done, by the last number of steps that it has printed; 0 if none is known."""
+    """Returns the part of a run that is done, by its last printed steps; 0 if it is not known."""
     try:
         tail = (folder / "log.txt").read_bytes()[-4096:].decode(errors="replace")
-        steps = "".join(re.findall(r"([\d,]+) steps |global_step=(\d+)", tail)[-1])
-        flags = json.loads((folder / "sweep.json").read_text())["flags"]
+        found = re.findall(r"([\d,]+) steps |global_step=(\d+)", tail)
+        steps = "".join(found[-1])
+        flags = read_job(folder)["flags"]
         total = dict(itertools.pairwise(flags)).get("--total-timesteps")
-        total = total or json.loads((folder / "args.json").read_text())["total_timesteps"]
-        return min(1.0, float(steps.replace(",", "")) / float(total))
-    except (OSError, LookupError, ValueError):  # nothing yet, or half a file
+        if not total:
+            args = json.loads((folder / "args.json").read_text())
+            total = args["total_timesteps"]
+        part = float(steps.replace(",", "")) / float(total)
+        return min(1.0, part)
+    except (OSError, LookupError, ValueError):  # There is nothing yet, or half a file.
         return 0.0
 
 
+# Many runs
+
+
 def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = lambda: False) -> int:
-    """Do all runs, several at a time, or until it is enough -> how many failed.
+    """Does all runs, several at a time, or until it is enough; returns how many failed.
 
     Whatever ends this function ends its runs.
     """
-    waiting, running, failed = [folder for folder in folders if not is_finished(folder)], {}, 0
-    layout = "{percentage:3.0f}%|{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
-    with tqdm(
-        total=len(folders), initial=len(folders) - len(waiting), bar_format=layout, disable=None
-    ) as bar:
+    waiting = [folder for folder in folders if not is_finished(folder)]
+    running = {}
+    failed = 0
+    begun = len(folders) - len(waiting)
+    with tqdm(total=len(folders), initial=begun, bar_format=LAYOUT, disable=None) as bar:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
-                    line = [sys.executable, __file__, "--run", str(waiting[0].resolve())]
-                    child = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, start_new_session=True)
-                    running[waiting.pop(0)] = child
-                for folder in [folder for folder in running if running[folder].poll() is not None]:
+                    folder = waiting.pop(0)
+                    running[folder] = start(folder)
+                ended = [folder for folder in running if running[folder].poll() is not None]
+                for folder in ended:
                     child = running.pop(folder)
                     failed += child.returncode != 0
-                    if child.returncode:
-                        bar.write((child.stderr.read().splitlines() or [f"{folder.name} was killed"])[-1])
-                    elif bar.disable:  # nobody looks at a bar
-                        print(f"{folder.name} is finished", flush=True)
-                bar.n = len(folders) - len(waiting) - len(running) + sum(map(progress, running))
-                bar.set_postfix_str(f"{failed} failed" if failed else "")
+                    report(bar, folder, child)
+                done = len(folders) - len(waiting) - len(running)
+                bar.n = done + sum(map(progress, running))
+                postfix = f"{failed} failed" if failed else ""
+                bar.set_postfix_str(postfix)
                 if is_enough():
                     break
                 time.sleep(0.2)
@@ -222,8 +327,26 @@ def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = l
     return failed
 
 
+def start(folder: Path) -> subprocess.Popen:
+    """Starts a process that does a run, in a session of its own."""
+    line = [sys.executable, __file__, "--run", str(folder.resolve())]
+    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def report(bar: tqdm, folder: Path, child: subprocess.Popen) -> None:
+    """Says that a run has failed, or, if nobody looks at a bar, that it is finished."""
+    if child.returncode:
+        line = last_line(child.stderr.read(), f"{folder.name} was killed")
+        bar.write(line)
+    elif bar.disable:
+        print(f"{folder.name} is finished", flush=True)
+
+
+# The command line
+
+
 def positive(text: str) -> int:
-    """The number of workers, say."""
+    """Returns a number that is at least 1."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return int(text)
@@ -239,36 +362,57 @@ class Parser(argparse.ArgumentParser):
         refuse(message)
 
     def parse(self) -> tuple[argparse.Namespace, list[str]]:
-        """The arguments, and what comes after --."""
+        """Returns the arguments, and what comes after --."""
         line = [*sys.argv[1:], "--"]
-        flags = line[line.index("--") + 1 : -1]
-        return self.parse_args(line[: line.index("--")]), flags
+        end = line.index("--")
+        flags = line[end + 1 : -1]
+        return self.parse_args(line[:end]), flags
 
 
 def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
-    """What the file says, if one is given, and what the command line says besides or instead."""
-    known = {"scripts": [], "seeds": "1-3", "flags": "", "out": "runs/sweep", "grid": {}}
+    """Returns what the file says, if one is given, and the command line besides or instead."""
+    settings = {"scripts": [], "seeds": "1-3", "flags": "", "out": "runs/sweep", "grid": {}}
     if len(args.scripts) == 1 and args.scripts[0].endswith(".toml"):
-        try:
-            found = tomllib.loads(Path(args.scripts.pop()).read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            refuse(str(error))
-        for key, value in found.items():
-            if key not in known or type(value) is not type(known[key]):
-                refuse(f"{key} = {value!r} is not understood; a file has {', '.join(known)}")
-        known |= found
-    grid = dict(item.partition("=")[::2] for item in args.grid)
-    known["grid"] |= {name.replace("-", "_"): values.split(",") for name, values in grid.items()}
-    for name, values in known["grid"].items():
-        if not isinstance(values, list) or not all(str(value) for value in values) or not values:
+        settings |= read_file(Path(args.scripts.pop()), settings)
+    grid = settings["grid"]
+    for item in args.grid:
+        name, _, values = item.partition("=")
+        grid[name.replace("-", "_")] = values.split(",")
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values or not all(map(str, values)):
             refuse(f"grid {name} is not like learning_rate=3e-4,1e-3")
-    known |= {key: vars(args)[key] for key in ("scripts", "seeds", "out") if vars(args)[key]}
-    known |= {"seeds": parse_seeds(known["seeds"]), "flags": [*shlex.split(known["flags"]), *flags]}
-    return known
+    for key in ("scripts", "seeds", "out"):
+        given = getattr(args, key)
+        if given:
+            settings[key] = given
+    settings["seeds"] = parse_seeds(settings["seeds"])
+    settings["flags"] = [*shlex.split(settings["flags"]), *flags]
+    return settings
+
+
+def read_file(path: Path, known: dict) -> dict:
+    """Returns the settings in a TOML file; each is of the same type as the known one."""
+    try:
+        found = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        refuse(str(error))
+    for key, value in found.items():
+        if key not in known or type(value) is not type(known[key]):
+            refuse(f"{key} = {value!r} is not understood; a file has {', '.join(known)}")
+    return found
+
+
+def print_commands(folders: list[Path]) -> None:
+    """Prints a command for each run that is not finished."""
+    program = Path(__file__).resolve()
+    for folder in folders:
+        if not is_finished(folder):
+            line = [sys.executable, str(program), "--run", str(folder.resolve())]
+            print(shlex.join(line))
 
 
 def main() -> None:
-    """Read the command line, and do what it says."""
+    """Reads the command line, and does what it says."""
     parser = Parser(__doc__)
     parser.add_argument("scripts", nargs="*", help="to be run, or a TOML file that names them")
     parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
@@ -280,28 +424,24 @@ def main() -> None:
     args, flags = parser.parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if args.run:
-        if not (args.run / "sweep.json").exists():
+        if not has_job(args.run):
             refuse(f"{args.run} holds no run of a sweep")
-        return run(args.run.resolve())
+        run(args.run.resolve())
+        return
     settings = read_settings(args, flags)
     if not settings["scripts"]:
         refuse("no script is given")
     folders = plan(settings)
     if args.print:
-        for folder in folders:
-            if not is_finished(folder):
-                print(
-                    shlex.join(
-                        [sys.executable, str(Path(__file__).resolve()), "--run", str(folder.resolve())]
-                    )
-                )
+        print_commands(folders)
         return
     try:
         failed = run_all(folders, args.workers)
     except KeyboardInterrupt:
         raise SystemExit("stopped; the same command goes on") from None
     print(f"{len(folders) - failed} of {len(folders)} runs are finished; see {settings['out']}")
-    raise SystemExit(1 if failed else 0)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ study that was killed, and several at once share it.
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import os
 import shlex
@@ -21,6 +20,7 @@ import sys
 import tomllib
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 import compare
 import numpy as np
@@ -33,75 +33,168 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
 SPACE = Path(__file__).parent / "space.toml"
-RUNGS = (1 / 8, 1 / 4, 1 / 2)  # of all steps
+RUNGS = (1 / 8, 1 / 4, 1 / 2)  # A trial may be stopped after these parts of its steps.
+STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # Killed trials do not count.
+
+
+class Search(NamedTuple):
+    """The script whose flags are searched, and where its runs are."""
+
+    script: str
+    flags: list[str]  # All runs have them.
+    space: dict  # It has the distribution of each flag.
+    out: Path
+
+    def plan(self, params: dict, seeds: list[int], kind: str = "") -> list[Path]:
+        """Writes what the runs with these flags are into their folders, and returns the folders."""
+        known = sweep.flags_of(self.script)
+        words = [*self.flags]
+        for name, value in params.items():
+            drawn = isinstance(self.space[name], FloatDistribution)
+            shown = f"{value:.4g}" if drawn else value  # Nobody needs all digits of what is drawn.
+            words += sweep.words(self.script, known, name, shown)
+        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
+        out = self.out / (kind + digest[:10])
+        settings = {"scripts": [self.script], "grid": {}, "seeds": seeds, "flags": words, "out": out}
+        return sweep.plan(settings)
 
 
 def read_space(path: Path, script: str, known: set[str]) -> dict:
-    """{flag: distribution}, as in a file; of the default one those that the script has."""
+    """Returns the distribution of each flag in a file; of the default file those the script has."""
     space = {}
     try:
-        for name, x in tomllib.loads(path.read_text()).items():
-            if path == SPACE and f"--{name.replace('_', '-')}" not in known:
+        for name, values in tomllib.loads(path.read_text()).items():
+            flag = f"--{name.replace('_', '-')}"
+            if path == SPACE and flag not in known:
                 continue
-            sweep.words(script, known, name, "")  # which refuses a flag that is not known
-            if isinstance(x, list):
-                space[name] = CategoricalDistribution(x)
-            else:
-                space[name] = (IntDistribution if isinstance(x["low"], int) else FloatDistribution)(**x)
+            sweep.words(script, known, name, "")  # It refuses a flag that is not known.
+            space[name] = make_distribution(values)
     except (OSError, ValueError, TypeError, KeyError) as error:
         sweep.refuse(f"{path}: {error!r}")
     return space
 
 
-def returns_at(folders: list[Path], steps: float) -> float:
-    """The mean return of runs at a step, or at the end (inf); NaN if one has none there, or not yet."""
-    found = []
-    for folder in folders:
-        runs = [read_run(place) for place in {path.parent for path in folder.rglob("*tfevents*")}]
-        curves = [run.series["episode_return"] for run in runs if run.has("episode_return")]
-        at, values = curves[0] if curves else ([], [])
-        later = [value for step, value in zip(at, values, strict=True) if step >= min(steps, at[-1])]
-        found.append(later[0] if later and (math.isinf(steps) or at[-1] >= steps) else math.nan)
-    return float(np.mean(found))
+def make_distribution(values: list | dict) -> optuna.distributions.BaseDistribution:
+    """Returns the distribution of a list of values, or of a range."""
+    if isinstance(values, list):
+        return CategoricalDistribution(values)
+    if isinstance(values["low"], int):
+        return IntDistribution(**values)
+    return FloatDistribution(**values)
+
+
+def returns_at(folders: list[Path], step: float) -> float:
+    """Returns the mean return of runs at a step, or at the end (inf); NaN if one has none there."""
+    returns = [return_at(folder, step) for folder in folders]
+    return float(np.mean(returns))
+
+
+def return_at(folder: Path, step: float) -> float:
+    """Returns the return of a run at a step, or at the end (inf); NaN if it has none there."""
+    places = {path.parent for path in folder.rglob("*tfevents*")}
+    logs = [read_run(place) for place in places]
+    logs = [run for run in logs if run.has("episode_return")]
+    if not logs:
+        return math.nan
+    steps, returns = logs[0].series["episode_return"]
+    if math.isinf(step):
+        return returns[-1]
+    if steps[-1] < step:  # The run has not come so far.
+        return math.nan
+    return returns[np.argmax(steps >= step)]
 
 
 def do_trial(trial: optuna.Trial, folders: list[Path], total: float) -> tuple[str, float | None]:
-    """Run a trial with all seeds, until they end or a rung stops them -> what came of it, and the return."""
+    """Runs a trial with all seeds, until they end or a rung stops them.
+
+    Returns what came of it, and the return.
+    """
     rungs = list(enumerate(RUNGS))
 
     def is_enough() -> bool:
-        while rungs and not math.isnan(value := returns_at(folders, rungs[0][1] * total)):
-            trial.report(value, rungs.pop(0)[0])
+        """Reports the return at rungs that all runs have passed; returns whether one stops them."""
+        while rungs:
+            number, part = rungs[0]
+            value = returns_at(folders, part * total)
+            if math.isnan(value):
+                return False
+            rungs.pop(0)
+            trial.report(value, number)
             if trial.should_prune():
                 return True
         return False
 
     failed = sweep.run_all(folders, len(folders), is_enough)
-    if not failed and not all(map(sweep.is_finished, folders)):
+    if failed:
+        return "failed", None
+    if not all(map(sweep.is_finished, folders)):
         return "stopped", None
-    value = math.nan if failed else returns_at(folders, math.inf)
-    return ("failed", None) if math.isnan(value) else ("done", value)
+    value = returns_at(folders, math.inf)
+    if math.isnan(value):
+        return "failed", None
+    return "done", value
+
+
+def open_study(out: Path, name: str) -> optuna.Study:
+    """Returns the study in a folder, or begins it."""
+    out.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = JournalFileBackend(str(out / "study.journal"))
+    return optuna.create_study(
+        storage=JournalStorage(journal),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+        study_name=name,
+        load_if_exists=True,
+        direction="maximize",
+    )
 
 
 def go_on(study: optuna.Study, workers: Path) -> list[FileLock]:
-    """Begin anew what killed processes have left, in the same folders -> locks, to be kept.
+    """Begins anew what killed processes have left, in the same folders; returns locks, to be kept.
 
-    The first one's name is that of this process, in its trials. Others can have it once this process is dead.
+    The first lock's name is that of this process, in its trials. Others can have the lock once this
+    process is dead.
     """
-    held = [FileLock(workers / uuid.uuid4().hex)]
-    held[0].acquire()
+    own = FileLock(workers / uuid.uuid4().hex)
+    own.acquire()
+    held = [own]
     for old in study.get_trials(states=[TrialState.RUNNING]):
-        if "worker" in old.user_attrs:  # else it has just begun
-            held.append(FileLock(workers / old.user_attrs["worker"], timeout=0))
+        if "worker" in old.user_attrs:  # Without one it has just begun.
+            lock = FileLock(workers / old.user_attrs["worker"], timeout=0)
+            held.append(lock)
             with contextlib.suppress(Timeout):
-                held[-1].acquire()
+                lock.acquire()
                 study.tell(old.number, state=TrialState.FAIL, skip_if_finished=True)
                 study.enqueue_trial(old.params)
     return held
 
 
+def count_trials(study: optuna.Study, *states: TrialState) -> int:
+    return len(study.get_trials(states=states))
+
+
+def do_next(study: optuna.Study, search: Search, seeds: list[int], total: float, worker: str) -> None:
+    """Asks the study for a trial, does it, and tells what came of it."""
+    trial = study.ask(search.space)
+    trial.set_user_attr("worker", worker)
+    folders = search.plan(trial.params, seeds)
+    outcome, value = do_trial(trial, folders, total)
+    state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+    study.tell(trial, value, state)
+    shown = "" if value is None else f"{value:.4g} "
+    print(f"trial {trial.number}: {outcome} {shown}{trial.params}", flush=True)
+
+
+def compare_folders(found: Path, default: Path) -> None:
+    """Prints the table of the best flags and the default ones."""
+    runs = compare.read_source(f"found={found}") + compare.read_source(f"default={default}")
+    for env, groups in compare.make_groups(runs).items():
+        lines = compare.table(env, groups)
+        print(*lines, sep="\n")
+
+
 def main() -> None:
-    """Read the command line, search, and show the best on other seeds."""
+    """Reads the command line, searches, and shows the best on other seeds."""
     parser = sweep.Parser(__doc__)
     parser.add_argument("script", help="to be run; flags for all runs come last, after --")
     parser.add_argument("--trials", type=int, default=50, help="of all processes together")
@@ -110,52 +203,34 @@ def main() -> None:
     parser.add_argument("--space", type=Path, default=SPACE, help="default: tools/space.toml")
     parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="folder of the study")
     args, flags = parser.parse()
-    seeds, others = sweep.parse_seeds(args.seeds), sweep.parse_seeds(args.report)
+    seeds = sweep.parse_seeds(args.seeds)
+    others = sweep.parse_seeds(args.report)
     total = dict(itertools.pairwise(flags)).get("--total-timesteps")
-    if total is None or set(seeds) & set(others):
-        sweep.refuse("--seeds and --report share a seed" if total else "no --total-timesteps after --")
-    known = sweep.flags_of(args.script)
-    space = read_space(args.space, args.script, known)
-
-    def plan(params: dict, seeds: list[int], kind: str = "") -> list[Path]:
-        words = [*flags]
-        for name, x in params.items():  # what is drawn from a range has more digits than anyone needs
-            drawn = isinstance(space[name], FloatDistribution)
-            words += sweep.words(args.script, known, name, f"{x:.4g}" if drawn else x)
-        out = args.out / (kind + hashlib.sha256(" ".join(words).encode()).hexdigest()[:10])
-        settings = {"scripts": [args.script], "grid": {}, "seeds": seeds, "flags": words, "out": out}
-        return sweep.plan(settings)
-
+    if total is None:
+        sweep.refuse("no --total-timesteps after --")
+    if set(seeds) & set(others):
+        sweep.refuse("--seeds and --report share a seed")
+    space = read_space(args.space, args.script, sweep.flags_of(args.script))
+    search = Search(args.script, flags, space, args.out)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    args.out.mkdir(parents=True, exist_ok=True)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(args.out / "study.journal"))),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-        study_name=shlex.join([args.script, *flags]),
-        load_if_exists=True,
-        direction="maximize",
-    )
+    study = open_study(args.out, shlex.join([args.script, *flags]))
     held = go_on(study, args.out / "workers")
-    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-    while len(study.get_trials(states=states)) < args.trials:
-        trial = study.ask(space)
-        trial.set_user_attr("worker", Path(held[0].lock_file).name)
-        what, value = do_trial(trial, plan(trial.params, seeds), float(total))
-        study.tell(trial, value, TrialState.PRUNED if value is None else TrialState.COMPLETE)
-        shown = "" if value is None else f"{value:.4g} "
-        print(f"trial {trial.number}: {what} {shown}{trial.params}", flush=True)
-    done, stopped, running = (len(study.get_trials(states=[state])) for state in states)
-    if running or not done:
-        raise SystemExit("others are at work, the last shows the best" if running else "no trial has ended")
-    found, defaults = plan(study.best_params, others, "found-"), plan({}, others, "default-")
-    sweep.run_all(found + defaults, os.cpu_count())
-    sources = (f"found={found[0].parent}", f"default={defaults[0].parent}")
-    runs = [run for source in sources for run in compare.read_source(source)]
-    for env, groups in compare.make_groups(runs).items():
-        print(*compare.table(env, groups), sep="\n")
+    worker = Path(held[0].lock_file).name
+    while count_trials(study, *STATES) < args.trials:
+        do_next(study, search, seeds, float(total), worker)
+    done = count_trials(study, TrialState.COMPLETE)
+    stopped = count_trials(study, TrialState.PRUNED)
+    if count_trials(study, TrialState.RUNNING):
+        raise SystemExit("others are at work, the last shows the best")
+    if not done:
+        raise SystemExit("no trial has ended")
+    found = search.plan(study.best_params, others, "found-")
+    default = search.plan({}, others, "default-")
+    sweep.run_all(found + default, os.cpu_count())
+    compare_folders(found[0].parent, default[0].parent)
     print(f"the best of {done} trials with seeds {args.seeds}, and of {stopped} that were stopped:")
-    print("python", shlex.join([args.script, *json.loads((found[0] / "sweep.json").read_text())["flags"]]))
+    best = sweep.read_job(found[0])
+    print("python", shlex.join([args.script, *best["flags"]]))
 
 
 if __name__ == "__main__":

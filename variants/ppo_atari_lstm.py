@@ -148,7 +148,7 @@ def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, clip_coef: float, 
     clipped_error = (batch.values + change - batch.returns) ** 2
     value_loss = 0.5 * torch.max(error, clipped_error).mean()  # [D09] the larger error counts
     entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] three in one
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] weighted sum
     kl = (ratio - 1 - log_ratio).mean()  # Schulman's k3, an estimate of KL(old, new) >= 0
     clip_frac = (ratio != clipped_ratio).float().mean()
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
@@ -490,8 +490,9 @@ def check(args: Args) -> None:
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
     ranges["sticky_actions"] = (0, 1)
     for name, value in vars(args).items():
-        if isinstance(getattr(Args, name), str | None):
-            if not isinstance(value, str | None):
+        default = getattr(Args, name)
+        if isinstance(default, str | None):
+            if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
             continue
         low, high = ranges[name]

@@ -157,7 +157,7 @@ def ppo_loss(dist: Distribution, value: Tensor, batch: Batch, beta: Tensor, args
     clipped_error = (batch.values + change - batch.returns) ** 2
     value_loss = 0.5 * torch.max(error, clipped_error).mean()  # [D09] the larger error counts
     entropy = dist.entropy().mean()
-    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] three in one
+    loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy  # [D10] weighted sum
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl}
     return loss, {name: metric.detach() for name, metric in metrics.items()}  # [D12] to be logged
 
@@ -508,8 +508,9 @@ def check(args: Args) -> None:
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
     ranges["log_std_init"] = (-20, 20)
     for name, value in vars(args).items():
-        if isinstance(getattr(Args, name), str | None):
-            if not isinstance(value, str | None):
+        default = getattr(Args, name)
+        if isinstance(default, str | None):
+            if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
             continue
         low, high = ranges[name]

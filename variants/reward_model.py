@@ -212,7 +212,7 @@ class Agent(nn.Module):
             return logits.argmax(-1)
         logits = logits / self.args.temperature
         gumbel_noise = -torch.empty_like(logits).exponential_().log()
-        return (logits + gumbel_noise).argmax(-1)  # is distributed as softmax(logits)
+        return (logits + gumbel_noise).argmax(-1)  # this is a sample of softmax(logits)
 
 
 def make_model(args: Args) -> tuple:
@@ -707,8 +707,9 @@ def check(args: Args) -> None:
     ranges |= dict.fromkeys(unbounded, (0, math.inf))
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1), "label_noise": (0, 1)}
     for name, value in vars(args).items():
-        if isinstance(getattr(Args, name), str | None):
-            if not isinstance(value, str | None):
+        default = getattr(Args, name)
+        if isinstance(default, str | None):
+            if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
             continue
         low, high = ranges[name]

@@ -546,8 +546,9 @@ def check(args: Args) -> None:
     ranges["backtrack_ratio"] = (0, 1)
     ranges["log_std_init"] = (-20, 20)
     for name, value in vars(args).items():
-        if isinstance(getattr(Args, name), str | None):
-            if not isinstance(value, str | None):
+        default = getattr(Args, name)
+        if isinstance(default, str | None):
+            if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
             continue
         low, high = ranges[name]
