@@ -215,7 +215,8 @@ def density(source):
     headers = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     tables = (ast.List, ast.Dict, ast.Set)
     nested = (ast.Call, ast.IfExp, ast.FormattedValue, ast.keyword)
-    comments = re.findall(r"#.*", source)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
     return {
         "tokens": sum(count for _, count in lines) / len(lines),
         "long": sum(
@@ -233,7 +234,6 @@ def density(source):
         "fragments": sum(
             bool(re.match(r"#\s*(\[\w+\]\s*)*(of|or|which|as|what|those|that|nor|and)\b", text))
             for text in comments
-            if not text.startswith("# what ")  # beside the commands of a docstring
         ),
     }
 

@@ -135,7 +135,10 @@ def cases():
         ([ppo_penalty, trpo], [({"target_kl": float("inf")}, "--target-kl inf is not between 0 and")]),
         ([trpo], TRPO_MISTAKES),
         ([reinforce_baseline], [({"num_envs": 1, "num_steps": 1}, "rollouts of one step")]),
-        ([ppo_atari_lstm], [({"num_envs": 3}, "--num-minibatches 2 does not cut 3 envs of 2+ steps")]),
+        (
+            [ppo_atari_lstm],
+            [({"num_envs": 3}, "--num-minibatches 2 does not cut 3 envs into parts of 2+ steps")],
+        ),
         ([ppo_masked], [({"env_id": "CartPole-v1"}, 'has no masks: no info["action_mask"], no method')]),
     ):
         for script in scripts:

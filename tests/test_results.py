@@ -204,12 +204,12 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     assert text in (results.ROOT / "docs/beside_others.md").read_text()
 
 
+@torch._dynamo.config.patch(trace_autograd_ops=False)  # afterwards it is as it was
 def test_every_operation_runs(monkeypatch):
     """Once, uncompiled: a script that has changed is noticed here, not when it is timed again."""
     names = []
     monkeypatch.setattr(operations, "show", lambda name, function, *_: [function(), names.append(name)])
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", False)  # and back to what it was
     for memory_kept in (False, True):
         operations.atari(memory_kept)
     operations.small()

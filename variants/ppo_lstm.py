@@ -499,8 +499,9 @@ def check(args: Args) -> None:
     B = args.num_steps * args.num_envs
     if args.total_timesteps < B:
         refuse(f"--total-timesteps {args.total_timesteps} is less than a rollout of {B} steps")
-    if args.num_envs % args.num_minibatches or B // args.num_minibatches < 2:
-        refuse(f"--num-minibatches {args.num_minibatches} does not cut {args.num_envs} envs of 2+ steps")
+    N = args.num_envs
+    if N % args.num_minibatches or B // args.num_minibatches < 2:
+        refuse(f"--num-minibatches {args.num_minibatches} does not cut {N} envs into parts of 2+ steps")
 
 
 def pick_device(name: str) -> torch.device:
