@@ -23,7 +23,7 @@ meanwhile: what it has learned is a completion's reward, beta * log(its probabil
 Shapes  N pairs are 2N rows: a prompt, padded on the left to P tokens, and a completion, padded on
         the right to T, the preferred one first. The mask (N, 2, T) picks the tokens of completions.
 
-Tags    [D08] marks the line of detail 8 in docs/details.md; [L1] and [P1] are of language models.
+Tags    [D06] marks the line of detail 6 in docs/details.md, which explains other letters, too.
 """
 
 import copy
@@ -62,7 +62,7 @@ from transformers import (
 )
 from transformers.utils import hub
 
-WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
+WRITER = f"{Path(__file__).name} 1.0"  # load() accepts only checkpoints that name this writer
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Args:
     temperature: float = 1.0  # temperature of policy and reference, in sampling and in learning
 
     # the algorithm
-    learning_rate: float = 1e-3  # learning rate of Adam; a large model takes some 1e-6
+    learning_rate: float = 1e-3  # learning rate of Adam; a large model takes about 1e-6
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     num_minibatches: int = 2  # gradient steps in an iteration
     beta: float = 0.1  # how strongly the policy is held to the reference (small: weakly)
@@ -229,7 +229,7 @@ def make_model(args: Args) -> tuple:
 
 
 def begin_of_text(tokenizer) -> str:
-    """The token with which all texts begin that the model has learned from, if there is one."""
+    """The token that begins every text the model has learned from; empty if there is none."""
     begins = tokenizer.bos_token_id in tokenizer("x").input_ids
     return tokenizer.bos_token if begins else ""
 
@@ -242,7 +242,7 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
     limit = getattr(agent.model.config.get_text_config(), "max_position_embeddings", math.inf)
     if len(longest) + args.max_new_tokens > limit > 0:  # XLNet's is -1
         refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are too long for --model")
-    rows = [row + row[-1:] * args.max_new_tokens for row in (shortest, longest)]
+    rows = [row + row[-1:] * args.max_new_tokens for row in (shortest, longest)]  # a stand-in for answers
     try:
         learned, sampled = logprobs_in_two_ways(agent, rows)
         difference = (sampled - learned).abs().max().item()
@@ -255,10 +255,10 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
 
 
 def logprobs_in_two_ways(agent: Agent, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (N, V) of what follows rows of tokens.
+    """Log-probabilities (N, V) of the token after each row, computed in two ways.
 
-    The first are of each row alone, at once, as in learning. The second are of all rows together,
-    padded, and of the last token apart from the others, which are in a cache, as in sampling.
+    The first come from one pass over each row alone, without padding or a cache. The second come
+    from all rows together, padded, the last token after a cache of the others, as in sampling.
     """
     learned = []
     for row in rows:
@@ -327,7 +327,7 @@ def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
 
 
 class Task(NamedTuple):
-    """Problems, each with its prompt and more for the reward function, and that function."""
+    """Problems, each with a prompt and what the reward function takes, and that function."""
 
     training: list[dict]
     held_out: list[dict]
@@ -352,7 +352,7 @@ def make_task(args: Args) -> Task:
 
 
 def sorting_problems() -> list[dict]:
-    """Five digits to be sorted, in an order in which neighbours have nothing in common."""
+    """Every string of five digits, to be sorted; the stride scatters similar ones."""
     problems = []
     for i in range(100_000):
         digits = f"{i * 61_803 % 100_000:05}"
@@ -393,7 +393,7 @@ def load_reward(args: Args) -> Callable[..., list]:
 
 
 def load_reward_model(args: Args) -> Callable[..., list]:
-    """A reward function: the one output of a model of texts, in standard units if it knows them."""
+    """A reward function: the output of a model, standardised if its config has the statistics."""
     tokenizer = AutoTokenizer.from_pretrained(args.reward)
     model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
     model = model.to(pick_device(args.device)).eval()
@@ -415,7 +415,10 @@ def load_reward_model(args: Args) -> Callable[..., list]:
 
 
 def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """What a reward model reads. A text has an end if it has ended, or by a chat template."""
+    """The texts that a reward model reads.
+
+    With chat, the template decides how they end; without, eos_token ends those that have ended.
+    """
     if chat:
         chats = []
         for prompt, completion in zip(prompts, completions, strict=True):
@@ -431,7 +434,7 @@ def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[s
 
 
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
-    """Completions as tokens and texts, their scores (or their tokens'), and 1.0 for right ones."""
+    """Completions as tokens and as texts, their scores (or their tokens' scores), and exact."""
     rows, texts = decode(agent, tokens, mask)
     exact = match_answers(agent, problems, rows)
     if not task.reward:
@@ -459,7 +462,7 @@ def has_ended(agent: Agent, row: list[int]) -> bool:
 def match_answers(agent: Agent, problems: list[dict], rows: list[list[int]]) -> list[float]:
     """1.0 for each completion that has ended and is the answer, but for blanks around it."""
 
-    def spell(row: list[int]) -> str:  # in a way that keeps special tokens, and halves of letters
+    def spell(row: list[int]) -> str:  # keeps special tokens and cut characters
         return "".join(map(str, agent.tokenizer.convert_ids_to_tokens(row))).strip(" \n▁ĠĊ")
 
     answers = [str(problem.get("answer") or "") for problem in problems]
@@ -646,7 +649,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     bar = tqdm(total=num_iterations * N, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on what is saved, and on nothing else.
+            # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer)
             seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too
@@ -693,11 +696,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
 
 class Mistake(ValueError):
-    """What was asked for cannot be done, and why, in one line."""
+    """An error whose message says, in one line, what cannot be done and why."""
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Raise it as a Mistake."""
+    """Raise a Mistake with this message, put on one line."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -755,7 +758,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> int:
-    """The next iteration of the run."""
+    """Load agent and optimizer if resuming. Returns the next iteration."""
     if not args.resume:
         return 0
     checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
@@ -836,7 +839,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{now}"
     default = "runs/" + re.sub(r"[^\w-]", "-", name)
     run_dir = Path(args.resume or args.run_dir or default)
-    # A singleton can be taken by the same process again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -849,7 +852,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam) -> None:
-    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
@@ -900,7 +903,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
 
 
 def check_moments(optimizer: optim.Adam) -> None:
-    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    """Refuse a state that does not fit the weights: fused Adam would trust it."""
     for weight, kept in optimizer.state.items():
         layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
         like_weight = (weight.shape, weight.stride())

@@ -56,7 +56,7 @@ from torch.distributions import Categorical, Distribution
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
+WRITER = f"{Path(__file__).name} 1.0"  # load() accepts only checkpoints that name this writer
 
 RANK = int(os.environ.get("RANK", 0))  # torchrun sets it: the number of this process
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))  # the number of processes
@@ -86,7 +86,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL ends the update (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
     sticky_actions: float = 0.0  # probability that a frame repeats the last action; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
@@ -108,7 +108,7 @@ class Args:
 
 
 class Batch(NamedTuple):
-    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+    """What an update sees: (T, N, ...) as it was played, then flat: (B, ...) or (M, ...)."""
 
     obs: Tensor
     actions: Tensor
@@ -192,7 +192,7 @@ class Agent(nn.Module):
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's own; --compile compiles it. Returns metrics."""
+    """Add the gradients of ppo_loss to the agent's. Returns metrics. --compile compiles this."""
     dist, value = agent(batch.obs)
     loss, metrics = ppo_loss(dist, value, batch, clip_coef, args)
     loss.backward()
@@ -277,7 +277,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes. One from each env: more would favour short ones."""
+    """Play one whole episode in each of eval_episodes envs: a second would favour short ones."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes)
     obs, _ = envs.reset(seed=seeds)
@@ -349,13 +349,13 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     final_values = np.zeros((T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
     logprobs = torch.zeros(T, N, device=device)
-    score, length = np.zeros(N), np.zeros(N)  # the running episodes' so far
+    score, length = np.zeros(N), np.zeros(N)  # return and length of each running episode
 
     total_steps = num_iterations * steps_of_all
     bar = tqdm(total=total_steps, initial=steps, unit="", unit_scale=True, disable=RANK > 0 or None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on what is saved, and on nothing else.
+            # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints and RANK == 0:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration} of {RANK}", N)
@@ -453,11 +453,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
 
 class Mistake(ValueError):
-    """What was asked for cannot be done, and why, in one line."""
+    """An error whose message says, in one line, what cannot be done and why."""
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Raise it as a Mistake."""
+    """Raise a Mistake with this message, put on one line."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -520,7 +520,7 @@ def compiled(function: Callable, args: Args) -> Callable:
 
 
 def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
-    """As --checkpoints asks, but at least ten of the longest episodes.
+    """Iterations from save to save: as --checkpoints asks, but at least ten time limits long.
 
     A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
     """
@@ -530,8 +530,8 @@ def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterati
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
-    """The next iteration of the run, and its last episodes (iteration, return, length)."""
-    episodes = deque(maxlen=100)
+    """Load agent and optimizer if resuming. Returns the next iteration, and the last episodes."""
+    episodes = deque(maxlen=100)  # iteration, return, length
     if not args.resume:
         return 0, episodes
     checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
@@ -564,9 +564,9 @@ def refuse_broken(numbers: dict, steps: int) -> None:
 
 
 def recent_means(episodes: deque, iteration: int) -> tuple[float, float]:
-    """Mean return and length of the episodes that ended in the last fifth of training.
+    """Mean return and length of episodes in the last fifth of training so far, at most 100.
 
-    Older policies played older ones. Without recent ones, the last one counts; NaN without any.
+    Older episodes show older policies. If none is recent, the latest counts; if none ended, NaN.
     """
     if not episodes:
         return math.nan, math.nan
@@ -635,7 +635,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{now}"
     default = "runs/" + re.sub(r"[^\w-]", "-", name)
     run_dir = Path(args.resume or args.run_dir or default)
-    # A singleton can be taken by the same process again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -648,7 +648,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes) -> None:
-    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
@@ -698,7 +698,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
 
 
 def check_moments(optimizer: optim.Adam) -> None:
-    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    """Refuse a state that does not fit the weights: fused Adam would trust it."""
     for weight, kept in optimizer.state.items():
         layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
         like_weight = (weight.shape, weight.stride())

@@ -57,7 +57,7 @@ from torch.distributions import Categorical, Distribution
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
+WRITER = f"{Path(__file__).name} 1.0"  # load() accepts only checkpoints that name this writer
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL ends the update (inf: off)
     episodic_life: bool = True  # to the learner, the loss of a life is the end; the game goes on
     sticky_actions: float = 0.0  # probability that a frame repeats the last action; often 0.25
     full_action_space: bool = False  # all 18 actions, also those that the game has no use for
@@ -164,7 +164,7 @@ def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
 
 
 def segments(starts: Tensor) -> list[tuple[int, int]]:
-    """Pieces of the steps of starts (t, n), in which episodes open only at the first step."""
+    """Cut starts (t, n) before each step that opens an episode. Returns (begin, end) of pieces."""
     if len(starts) == 1:
         return [(0, 1)]  # no need to look at the device
     cuts = 1 + starts[1:].any(1).nonzero().flatten()
@@ -294,7 +294,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes. One from each env: more would favour short ones."""
+    """Play one whole episode in each of eval_episodes envs: a second would favour short ones."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes)
     obs, _ = envs.reset(seed=seeds)
@@ -333,7 +333,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = N // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
+    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be a float, as 1e6 is
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
@@ -361,12 +361,12 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     state = torch.zeros(2, N, 128, device=device)
     values = torch.zeros(T + 1, N, device=device)
     logprobs = torch.zeros(T, N, device=device)
-    score, length = np.zeros(N), np.zeros(N)  # the running episodes' so far
+    score, length = np.zeros(N), np.zeros(N)  # return and length of each running episode
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on what is saved, and on nothing else.
+            # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
@@ -466,11 +466,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
 
 class Mistake(ValueError):
-    """What was asked for cannot be done, and why, in one line."""
+    """An error whose message says, in one line, what cannot be done and why."""
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Raise it as a Mistake."""
+    """Raise a Mistake with this message, put on one line."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -521,7 +521,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
-    """As --checkpoints asks, but at least ten of the longest episodes.
+    """Iterations from save to save: as --checkpoints asks, but at least ten time limits long.
 
     A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
     """
@@ -531,8 +531,8 @@ def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterati
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
-    """The next iteration of the run, and its last episodes (iteration, return, length)."""
-    episodes = deque(maxlen=100)
+    """Load agent and optimizer if resuming. Returns the next iteration, and the last episodes."""
+    episodes = deque(maxlen=100)  # iteration, return, length
     if not args.resume:
         return 0, episodes
     checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
@@ -561,9 +561,9 @@ def refuse_broken(numbers: dict, steps: int) -> None:
 
 
 def recent_means(episodes: deque, iteration: int) -> tuple[float, float]:
-    """Mean return and length of the episodes that ended in the last fifth of training.
+    """Mean return and length of episodes in the last fifth of training so far, at most 100.
 
-    Older policies played older ones. Without recent ones, the last one counts; NaN without any.
+    Older episodes show older policies. If none is recent, the latest counts; if none ended, NaN.
     """
     if not episodes:
         return math.nan, math.nan
@@ -632,7 +632,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{now}"
     default = "runs/" + re.sub(r"[^\w-]", "-", name)
     run_dir = Path(args.resume or args.run_dir or default)
-    # A singleton can be taken by the same process again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -645,7 +645,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes) -> None:
-    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
@@ -694,7 +694,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
 
 
 def check_moments(optimizer: optim.Adam) -> None:
-    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    """Refuse a state that does not fit the weights: fused Adam would trust it."""
     for weight, kept in optimizer.state.items():
         layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
         like_weight = (weight.shape, weight.stride())

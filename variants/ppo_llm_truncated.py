@@ -24,7 +24,7 @@ Shapes  Each of N rows is a prompt and its answer so far, padded on the left to 
         window, padded on the right to T. The mask (N, T) picks the M tokens that count: those up to
         the end of text.
 
-Tags    [D08] marks the line of detail 8 in docs/details.md; [L1] and [G1] are of language models.
+Tags    [D08] marks the line of detail 8 in docs/details.md, which explains other letters, too.
 """
 
 import copy
@@ -64,7 +64,7 @@ from transformers import (
 )
 from transformers.utils import hub
 
-WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
+WRITER = f"{Path(__file__).name} 1.0"  # load() accepts only checkpoints that name this writer
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Args:
     temperature: float = 1.0  # temperature of policy and reference, in sampling and in learning
 
     # the algorithm
-    learning_rate: float = 5e-4  # learning rate of Adam; a large model takes some 1e-6
-    critic_learning_rate: float = 1e-3  # learning rate of the critic; a large model takes some 1e-5
+    learning_rate: float = 5e-4  # learning rate of Adam; a large model takes about 1e-6
+    critic_learning_rate: float = 1e-3  # learning rate of the critic; a large model takes about 1e-5
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     gamma: float = 1.0  # discount factor
     gae_lambda: float = 0.95  # 1 is Monte Carlo, 0 is one-step TD
@@ -95,7 +95,7 @@ class Args:
     clip_coef: float = 0.2  # a ratio further than this from 1 gains nothing (inf: off)
     kl_coef: float = 0.02  # weight of the KL to the model after the warm start (0: no reference)
     max_grad_norm: float = 0.5  # a longer gradient, of policy or critic, is scaled down (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL ends the update (inf: off)
 
     # the machine
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
@@ -114,7 +114,7 @@ class Args:
 
 
 class Batch(NamedTuple):
-    """What an update sees: rows, and numbers for all tokens (N, T), or those that count (M,)."""
+    """What an update sees; logprobs and what follows are (N, T), or (M,) where the mask is true."""
 
     tokens: Tensor  # (N, P + T)
     attended: Tensor  # (N, P + T), true for tokens, false for padding
@@ -267,7 +267,7 @@ def make_model(args: Args) -> tuple:
 
 
 def begin_of_text(tokenizer) -> str:
-    """The token with which all texts begin that the model has learned from, if there is one."""
+    """The token that begins every text the model has learned from; empty if there is none."""
     begins = tokenizer.bos_token_id in tokenizer("x").input_ids
     return tokenizer.bos_token if begins else ""
 
@@ -280,7 +280,7 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
     limit = getattr(agent.model.config.get_text_config(), "max_position_embeddings", math.inf)
     if len(longest) + args.max_new_tokens > limit > 0:  # XLNet's is -1
         refuse(f"a prompt of {len(longest)} tokens and --max-new-tokens are too long for --model")
-    rows = [row + row[-1:] * args.max_new_tokens for row in (shortest, longest)]
+    rows = [row + row[-1:] * args.max_new_tokens for row in (shortest, longest)]  # a stand-in for answers
     try:
         learned, sampled = logprobs_in_two_ways(agent, rows)
         difference = (sampled - learned).abs().max().item()
@@ -293,10 +293,10 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
 
 
 def logprobs_in_two_ways(agent: Agent, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (N, V) of what follows rows of tokens.
+    """Log-probabilities (N, V) of the token after each row, computed in two ways.
 
-    The first are of each row alone, at once, as in learning. The second are of all rows together,
-    padded, and of the last token apart from the others, which are in a cache, as in sampling.
+    The first come from one pass over each row alone, without padding or a cache. The second come
+    from all rows together, padded, the last token after a cache of the others, as in sampling.
     """
     learned = []
     for row in rows:
@@ -356,8 +356,8 @@ def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
     for piece in split_batch(batch, args.micro_batch):
         mask = piece.mask
         logprob = agent(piece.tokens, piece.attended, mask)[mask]
-        counting = {name: getattr(piece, name)[mask] for name in per_token}  # [L11] no padding
-        loss, metrics = ppo_loss(logprob, piece._replace(**counting), args)
+        picked = {name: getattr(piece, name)[mask] for name in per_token}  # [L11] no padding
+        loss, metrics = ppo_loss(logprob, piece._replace(**picked), args)
         share = mask.sum() / batch.mask.sum()
         (share * loss).backward()
         for name, metric in metrics.items():
@@ -366,7 +366,7 @@ def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
 
 
 class Task(NamedTuple):
-    """Problems, each with its prompt and more for the reward function, and that function."""
+    """Problems, each with a prompt and what the reward function takes, and that function."""
 
     training: list[dict]
     held_out: list[dict]
@@ -513,7 +513,7 @@ def load_reward(args: Args) -> Callable[..., list]:
 
 
 def load_reward_model(args: Args) -> Callable[..., list]:
-    """A reward function: the one output of a model of texts, in standard units if it knows them."""
+    """A reward function: the output of a model, standardised if its config has the statistics."""
     tokenizer = AutoTokenizer.from_pretrained(args.reward)
     model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
     model = model.to(pick_device(args.device)).eval()
@@ -535,7 +535,10 @@ def load_reward_model(args: Args) -> Callable[..., list]:
 
 
 def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """What a reward model reads. A text has an end if it has ended, or by a chat template."""
+    """The texts that a reward model reads.
+
+    With chat, the template decides how they end; without, eos_token ends those that have ended.
+    """
     if chat:
         chats = []
         for prompt, completion in zip(prompts, completions, strict=True):
@@ -551,7 +554,7 @@ def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[s
 
 
 def grade(agent: Agent, task: Task, problems: list[dict], tokens: Tensor, mask: Tensor) -> tuple:
-    """Completions as tokens and texts, their scores (or their tokens'), and 1.0 for right ones."""
+    """Completions as tokens and as texts, their scores (or their tokens' scores), and exact."""
     rows, texts = decode(agent, tokens, mask)
     exact = match_answers(agent, problems, rows)
     if not task.reward:
@@ -579,7 +582,7 @@ def has_ended(agent: Agent, row: list[int]) -> bool:
 def match_answers(agent: Agent, problems: list[dict], rows: list[list[int]]) -> list[float]:
     """1.0 for each completion that has ended and is the answer, but for blanks around it."""
 
-    def spell(row: list[int]) -> str:  # in a way that keeps special tokens, and halves of letters
+    def spell(row: list[int]) -> str:  # keeps special tokens and cut characters
         return "".join(map(str, agent.tokenizer.convert_ids_to_tokens(row))).strip(" \n▁ĠĊ")
 
     answers = [str(problem.get("answer") or "") for problem in problems]
@@ -705,7 +708,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     bar = tqdm(total=num_iterations * N * T, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on what is saved, and on nothing else.
+            # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, running, recent)
             seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too
@@ -753,7 +756,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
                 minibatch = Batch(*(x[idx] for x in batch))
                 optimizer.zero_grad()
                 metrics = compute_gradients(agent, minibatch, args)
-                norm = nn.utils.clip_grad_norm_(policy, args.max_grad_norm)  # [D11] all at once
+                norm = nn.utils.clip_grad_norm_(policy, args.max_grad_norm)  # [D11] each network's
                 optimizer.step()
                 history.append(metrics | {"grad_norm": norm})
             if history[-1]["kl"] > args.target_kl:  # [X3] the policy has moved enough
@@ -794,11 +797,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
 
 class Mistake(ValueError):
-    """What was asked for cannot be done, and why, in one line."""
+    """An error whose message says, in one line, what cannot be done and why."""
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Raise it as a Mistake."""
+    """Raise a Mistake with this message, put on one line."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -843,7 +846,7 @@ def check(args: Args) -> None:
 def check_saved(args: Args, saved: Args) -> None:
     """Refuse flags that do not fit the run that is continued or evaluated."""
     if bool(args.kl_coef) != bool(saved.kl_coef):  # its weights would not fit
-        advice = "0 stays 0 (1e-9 only measures)"
+        advice = "0 must stay 0, and others above it (1e-9 only measures)"
         refuse(f"--kl-coef {args.kl_coef}: the run has {saved.kl_coef}; {advice}")
     if args.task == saved.task and args.eval_episodes > saved.eval_episodes:
         refuse(f"--eval-episodes {args.eval_episodes}: the run has held out {saved.eval_episodes}")
@@ -960,7 +963,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     name = f"{args.task}__{Path(__file__).stem}__{args.seed}__{now}"
     default = "runs/" + re.sub(r"[^\w-]", "-", name)
     run_dir = Path(args.resume or args.run_dir or default)
-    # A singleton can be taken by the same process again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -973,7 +976,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, running, recent) -> None:
-    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
@@ -1026,7 +1029,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
 
 
 def check_moments(optimizer: optim.Adam) -> None:
-    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    """Refuse a state that does not fit the weights: fused Adam would trust it."""
     for weight, kept in optimizer.state.items():
         layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
         like_weight = (weight.shape, weight.stride())

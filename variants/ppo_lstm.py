@@ -58,7 +58,7 @@ from torch.distributions import Categorical, Distribution, Independent
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
+WRITER = f"{Path(__file__).name} 1.0"  # load() accepts only checkpoints that name this writer
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Args:
     env_id: str = "CartPolePositions-v1"  # id in gymnasium's registry; "module:id" imports module first
     env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
     seed: int = 1  # all random numbers follow from it
-    total_timesteps: int | float = 500_000  # steps of all envs together, in whole rollouts
+    total_timesteps: int | float = 500_000  # steps of all envs together, cut to whole rollouts
     num_envs: int = 8  # number of envs that are stepped together
     num_steps: int = 128  # steps of each env in a rollout
 
@@ -85,7 +85,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     ent_coef: float = 0.01  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
-    target_kl: float = math.inf  # an epoch that ends with a larger KL is the last (inf: off)
+    target_kl: float = math.inf  # an epoch that ends with a larger KL ends the update (inf: off)
 
     # the machine
     device: str = "cpu"  # cpu, cuda, cuda:1, mps, or auto: an accelerator if there is one
@@ -163,7 +163,7 @@ def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
 
 
 def segments(starts: Tensor) -> list[tuple[int, int]]:
-    """Pieces of the steps of starts (t, n), in which episodes open only at the first step."""
+    """Cut starts (t, n) before each step that opens an episode. Returns (begin, end) of pieces."""
     if len(starts) == 1:
         return [(0, 1)]  # no need to look at the device
     cuts = 1 + starts[1:].any(1).nonzero().flatten()
@@ -200,7 +200,7 @@ class Recurrent(nn.Module):
 def valid_choices(action_space: Discrete | MultiDiscrete) -> Tensor:
     """Which of the actor's outputs are choices: all n of Discrete(n), as a tensor (n,).
 
-    MultiDiscrete has a row for each component, which is padded with false to the longest.
+    MultiDiscrete has a row for each component; false pads it to the length of the longest row.
     """
     if isinstance(action_space, Discrete):
         return torch.ones(int(action_space.n), dtype=torch.bool)
@@ -220,7 +220,7 @@ class Agent(nn.Module):
         obs_dim = envs.single_observation_space.shape[0]
         self.valid = valid_choices(envs.single_action_space)
         self.actor = Recurrent(obs_dim, self.valid.numel(), gain=0.01)  # [D13] a network of its own
-        self.actor.head.bias.data[~self.valid.flatten()] = -1e9  # no such choices, never sampled
+        self.actor.head.bias.data[~self.valid.flatten()] = -1e9  # these do not exist: never sampled
         self.critic = Recurrent(obs_dim, 1, gain=1.0)
 
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple:
@@ -302,7 +302,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes. One from each env: more would favour short ones."""
+    """Play one whole episode in each of eval_episodes envs: a second would favour short ones."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
@@ -331,7 +331,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = N // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
+    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be a float, as 1e6 is
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
@@ -359,12 +359,12 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     state = torch.zeros(4, N, 64, device=device)
     values = torch.zeros(T + 1, N, device=device)
     logprobs = torch.zeros(T, N, device=device)
-    score, length = np.zeros(N), np.zeros(N)  # the running episodes' so far
+    score, length = np.zeros(N), np.zeros(N)  # return and length of each running episode
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on what is saved, and on nothing else.
+            # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
@@ -464,11 +464,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
 
 class Mistake(ValueError):
-    """What was asked for cannot be done, and why, in one line."""
+    """An error whose message says, in one line, what cannot be done and why."""
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Raise it as a Mistake."""
+    """Raise a Mistake with this message, put on one line."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -518,7 +518,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
-    """As --checkpoints asks, but at least ten of the longest episodes.
+    """Iterations from save to save: as --checkpoints asks, but at least ten time limits long.
 
     A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
     """
@@ -528,8 +528,8 @@ def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterati
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
-    """The next iteration of the run, and its last episodes (iteration, return, length)."""
-    episodes = deque(maxlen=100)
+    """Load agent and optimizer if resuming. Returns the next iteration, and the last episodes."""
+    episodes = deque(maxlen=100)  # iteration, return, length
     if not args.resume:
         return 0, episodes
     checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
@@ -558,9 +558,9 @@ def refuse_broken(numbers: dict, steps: int) -> None:
 
 
 def recent_means(episodes: deque, iteration: int) -> tuple[float, float]:
-    """Mean return and length of the episodes that ended in the last fifth of training.
+    """Mean return and length of episodes in the last fifth of training so far, at most 100.
 
-    Older policies played older ones. Without recent ones, the last one counts; NaN without any.
+    Older episodes show older policies. If none is recent, the latest counts; if none ended, NaN.
     """
     if not episodes:
         return math.nan, math.nan
@@ -629,7 +629,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{now}"
     default = "runs/" + re.sub(r"[^\w-]", "-", name)
     run_dir = Path(args.resume or args.run_dir or default)
-    # A singleton can be taken by the same process again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -642,7 +642,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes) -> None:
-    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
@@ -691,7 +691,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
 
 
 def check_moments(optimizer: optim.Adam) -> None:
-    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    """Refuse a state that does not fit the weights: fused Adam would trust it."""
     for weight, kept in optimizer.state.items():
         layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
         like_weight = (weight.shape, weight.stride())

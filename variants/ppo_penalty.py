@@ -58,7 +58,7 @@ from torch.distributions import Distribution, Independent, Normal, kl_divergence
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-WRITER = f"{Path(__file__).name} 1.0"  # is written into checkpoints; load() accepts only its own
+WRITER = f"{Path(__file__).name} 1.0"  # load() accepts only checkpoints that name this writer
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Args:
     env_id: str = "HalfCheetah-v5"  # id in gymnasium's registry; "module:id" imports module first
     env_kwargs: str = "{}"  # keyword arguments of the env's constructor, as JSON
     seed: int = 1  # all random numbers follow from it
-    total_timesteps: int | float = 1_000_000  # steps of all envs together, in whole rollouts
+    total_timesteps: int | float = 1_000_000  # steps of all envs together, cut to whole rollouts
     num_envs: int = 1  # number of envs that are stepped together
     num_steps: int = 2048  # steps of each env in a rollout
 
@@ -106,7 +106,7 @@ class Args:
 
 
 class Batch(NamedTuple):
-    """What an update sees, flattened: (B, ...), or (M, ...) for a minibatch."""
+    """What an update sees: (T, N, ...) as it was played, then flat: (B, ...) or (M, ...)."""
 
     obs: Tensor
     actions: Tensor
@@ -170,7 +170,7 @@ def layer_init(layer: nn.Module, gain: float = 2**0.5) -> nn.Module:
 
 
 def mlp(in_features: int, out_features: int, gain: float) -> nn.Sequential:
-    """Two tanh layers of 64 units and a linear head, whose weights have the given gain."""
+    """Two tanh layers of 64 units, and a linear head with weights of the given gain."""
     return nn.Sequential(
         layer_init(nn.Linear(in_features, 64)),
         nn.Tanh(),
@@ -188,10 +188,10 @@ class RunningStats(nn.Module):
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
         self.register_buffer("count", torch.tensor(1e-4))  # tiny: the first samples take over
-        self.register_buffer("compensation", torch.zeros(shape))  # lost to rounding
+        self.register_buffer("compensation", torch.zeros(shape))  # rounding took it
 
     def update(self, x: Tensor) -> None:
-        """Take in samples (n, *shape), as Chan et al. 1979.
+        """Take in samples (n, *shape), as Chan et al. (1979) do.
 
         The mean is Kahan's sum: what one addition loses to rounding is added to the next. Without
         it, in float32, the mean of many large samples would stand still.
@@ -202,7 +202,7 @@ class RunningStats(nn.Module):
         mean = self.mean + change + self.compensation
         self.compensation += change - (mean - self.mean)
         self.mean.copy_(mean)
-        between = (1 - weight) * delta**2  # the samples' mean differs from the old one
+        between = (1 - weight) * delta**2  # the two means differ, which adds variance
         self.var += weight * (x.var(0, correction=0) - self.var + between)
         self.count += len(x)
 
@@ -249,7 +249,7 @@ class Agent(nn.Module):
 
 
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
-    """Add the gradients of ppo_loss to the agent's own; --compile compiles it. Returns metrics."""
+    """Add the gradients of ppo_loss to the agent's. Returns metrics. --compile compiles this."""
     dist, value = agent(batch.obs)
     loss, metrics = ppo_loss(dist, value, batch, agent.beta, args)
     loss.backward()
@@ -312,7 +312,7 @@ def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
 
 @torch.no_grad()
 def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[float]:
-    """Returns of eval_episodes whole episodes. One from each env: more would favour short ones."""
+    """Play one whole episode in each of eval_episodes envs: a second would favour short ones."""
     seeds = seed_everything(args.seed, "evaluation", args.eval_episodes)
     envs = make_envs(args, args.eval_episodes, video_dir)
     obs, _ = envs.reset(seed=seeds)
@@ -339,7 +339,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     T, N = args.num_steps, args.num_envs
     B = T * N
     M = B // args.num_minibatches
-    num_iterations = int(args.total_timesteps // B)  # from Python, total_timesteps may be 1e6
+    num_iterations = int(args.total_timesteps // B)  # total_timesteps may be a float, as 1e6 is
     device = pick_device(args.device)
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
@@ -367,14 +367,14 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     dones = np.zeros((T, N), np.float32)
     final_values = np.zeros((T, N), np.float32)
     values = torch.zeros(T + 1, N, device=device)
-    score, length = np.zeros(N), np.zeros(N)  # the running episodes' so far
+    score, length = np.zeros(N), np.zeros(N)  # return and length of each running episode
     past_return = np.zeros(N, np.float32)  # their rewards so far, discounted and added up
     past_returns = np.zeros((T, N), np.float32)
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # A clean cut: what follows depends on what is saved, and on nothing else.
+            # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
@@ -484,11 +484,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
 
 class Mistake(ValueError):
-    """What was asked for cannot be done, and why, in one line."""
+    """An error whose message says, in one line, what cannot be done and why."""
 
 
 def refuse(mistake: str) -> NoReturn:
-    """Raise it as a Mistake."""
+    """Raise a Mistake with this message, put on one line."""
     raise Mistake(" ".join(mistake.split()))
 
 
@@ -546,7 +546,7 @@ def compiled(function: Callable, args: Args) -> Callable:
 
 
 def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
-    """As --checkpoints asks, but at least ten of the longest episodes.
+    """Iterations from save to save: as --checkpoints asks, but at least ten time limits long.
 
     A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
     """
@@ -556,8 +556,8 @@ def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterati
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
-    """The next iteration of the run, and its last episodes (iteration, return, length)."""
-    episodes = deque(maxlen=100)
+    """Load agent and optimizer if resuming. Returns the next iteration, and the last episodes."""
+    episodes = deque(maxlen=100)  # iteration, return, length
     if not args.resume:
         return 0, episodes
     checkpoint = load(run_dir, args, agent=agent, optimizer=optimizer)
@@ -608,9 +608,9 @@ def refuse_broken(numbers: dict, steps: int) -> None:
 
 
 def recent_means(episodes: deque, iteration: int) -> tuple[float, float]:
-    """Mean return and length of the episodes that ended in the last fifth of training.
+    """Mean return and length of episodes in the last fifth of training so far, at most 100.
 
-    Older policies played older ones. Without recent ones, the last one counts; NaN without any.
+    Older episodes show older policies. If none is recent, the latest counts; if none ended, NaN.
     """
     if not episodes:
         return math.nan, math.nan
@@ -679,7 +679,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     name = f"{args.env_id}__{Path(__file__).stem}__{args.seed}__{now}"
     default = "runs/" + re.sub(r"[^\w-]", "-", name)
     run_dir = Path(args.resume or args.run_dir or default)
-    # A singleton can be taken by the same process again.
+    # As a singleton, the lock can be taken again by the process that holds it.
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -692,7 +692,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
 
 
 def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, episodes) -> None:
-    """Write the checkpoint; killed at any moment, this leaves a whole one, the old or the new."""
+    """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
@@ -741,7 +741,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
 
 
 def check_moments(optimizer: optim.Adam) -> None:
-    """Adam keeps a step and two moments of each weight; a fused one trusts that they fit it."""
+    """Refuse a state that does not fit the weights: fused Adam would trust it."""
     for weight, kept in optimizer.state.items():
         layouts = {name: (x.shape, x.stride()) for name, x in kept.items()}
         like_weight = (weight.shape, weight.stride())
