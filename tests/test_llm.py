@@ -1126,7 +1126,7 @@ def test_a_reference_does_not_come_or_go(script, make_args, command_line, folder
         flags = [f"--{folder}", args.run_dir, "--reward", args.reward]
         code, _, err = command_line(script, *flags, "--kl-coef", other)
         assert (code, err.count("\n")) == (2, 1)
-        assert f"--kl-coef {other}: the run has {saved}; 0 stays 0" in err
+        assert f"--kl-coef {other}: the run has {saved}; 0 must stay 0" in err
         code, out, _ = command_line(script, *flags, "--kl-coef", same_kind)
         assert code == 0 and "mean score" in out
 
