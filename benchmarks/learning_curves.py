@@ -26,18 +26,11 @@ KEYS = {"script", "patch", "env", "seeds", "flags", "eval_episodes", "title", "n
 
 
 def read_table(path: Path = TABLE) -> dict[str, dict[str, dict]]:
-    """{"runs": {name: run}, "pictures": {name: picture}}, as in the file.
-
-    A table that begins with `envs` has each run once in each of them, by the name of both.
-    """
+    """{"runs": {name: run}, "pictures": {name: picture}}, as in the file."""
     try:
-        table = {"pictures": {}} | tomllib.loads(path.read_text())
+        return {"pictures": {}} | tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         refuse(f"{path}: {error}")
-    if envs := table.get("envs"):
-        runs = [(name, run | {"env": env}) for env in envs for name, run in table["runs"].items()]
-        table["runs"] = {f"{name}_{run['env'].partition('-')[0].lower()}": run for name, run in runs}
-    return table
 
 
 def command(run: dict) -> list[str]:

@@ -8,12 +8,9 @@ else is written by people and stays. WHAT is one of the TABLES of another progra
 
     summary cartpole acrobot    one row for each of these runs
     commands cartpole acrobot   what makes them: a command line each
-    deviations ant ant_std      the policies' standard deviations in the course of these runs, and how
-                                many actions are cut off in the end
     picture learning_curves     this picture, for light and for dark pages
 """
 
-import math
 import re
 import shlex
 from collections.abc import Callable
@@ -23,19 +20,14 @@ import copies
 import failures
 import five_fixes
 import gpu
-import gymnasium as gym
 import language
-import limits
 import numpy as np
 import preferences
-import short_runs
-import surrogate
 import timings
-from common import RESULTS, ROOT, Parser, find, markdown, read_rows, refuse
+from common import ROOT, Parser, find, markdown, refuse
 from compare import count, interval, number, read_csv
 from learning_curves import command, csv_path, read_table, script_name, title
 
-CLIPPED = RESULTS / "clipped_actions.csv"
 SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
 TABLE = read_table()
 
@@ -77,30 +69,6 @@ def commands(*names: str) -> str:
     return "\n".join(["```bash", *lines, "```"])
 
 
-def deviations(*names: str) -> str:
-    """How the standard deviation of a normal policy changes: a row for each run, in the mean over its seeds.
-
-    Behind it is the share of actions, and of their means, that are cut off in the end, if it was measured.
-    The entropy of n independent normal distributions is n * (log(2 pi e) / 2 + the mean of log std).
-    """
-    marks, rows = [0, 0.1, 0.25, 0.5, 0.75, 1], []  # of all steps
-    for name in names:
-        run = find(TABLE["runs"], name, "deviations: run")
-        seeds = [found for found in read_csv(csv_path(name)).rows.values() if found[-1][4]]
-        if not seeds:
-            continue
-        size = gym.make(run["env"]).action_space.shape[0]
-        cells = []
-        for mark in marks:
-            entropy = np.mean([float(found[round(mark * (len(found) - 1))][4]) for found in seeds])
-            cells.append(f"{math.exp(entropy / size - math.log(2 * math.pi * math.e) / 2):.2f}")
-        shares = [[float(x) for x in row[2:]] for row in read_rows(CLIPPED) if row[0] == name]
-        cells += [f"{100 * share:.0f} %" for share in np.mean(shares, axis=0)] if shares else ["–", "–"]
-        rows.append([title(run), *cells])
-    heads = [f"{100 * mark:.0f} %" for mark in marks]
-    return markdown(["deviations after", *heads, "actions cut off", "means cut off"], rows)
-
-
 def picture(name: str) -> str:
     """HTML that shows the light or the dark file, whichever suits the page."""
     shown = find(TABLE["pictures"], name, "picture")
@@ -118,13 +86,10 @@ MODULES = (
     five_fixes,
     gpu,
     language,
-    limits,
     preferences,
-    short_runs,
-    surrogate,
     timings,
 )
-TABLES = {"summary": summary, "commands": commands, "deviations": deviations, "picture": picture}
+TABLES = {"summary": summary, "commands": commands, "picture": picture}
 for module in MODULES:
     TABLES |= module.TABLES
 

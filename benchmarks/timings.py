@@ -13,7 +13,6 @@ machine does slows all of it. benchmarks/results/timings.csv has every value, an
 import csv
 import json
 import math
-import re
 import statistics
 import subprocess
 import sys
@@ -57,30 +56,6 @@ UPDATES = {  # a row: script, its flags, and whose run
     "PPO with a clip": ("ppo_continuous", "", "breakdown"),
     "sb3-contrib's TRPO": ("variants.trpo", "", "sb3"),
 }
-OPERATIONS = {  # names in operations.py: what the scripts do, and what they could do instead
-    "a row of rewards, NumPy": ["a row of rewards, torch"],
-    "GAE of 2048 steps, NumPy": ["GAE of 2048 steps, torch"],
-    "action, logits + noise": [
-        "action, sample of Categorical",
-        "action and value",
-        "action, logits + noise, compiled",
-        "action, logits + noise, inference mode",
-        "action, logits + noise, NumPy",
-    ],
-    "running statistic, update": [],
-    "gradient step": ["gradient step, compiled"],
-    "clipping the gradient": ["clipping the gradient, in one tensor"],
-    "Adam, fused": ["Adam", "Adam, fused, in one tensor"],
-    "Breakout, gradient step": [
-        "Breakout, gradient step, not channels-last",
-        "Breakout, gradient step, convolutions in bfloat16",
-        "Breakout, gradient step, memory kept",
-    ],
-    "Breakout, gradient step, memory kept": ["Breakout, gradient step, not channels-last, memory kept"],
-    "Breakout, a rollout's frames made channels-last": [],
-    "Breakout, linear layer": ["Breakout, the same as a convolution"],
-    "product with the Fisher matrix": ["the same, as second derivatives of the KL"],
-}
 
 
 def run(*line: str, by: Iterable[str] = (sys.executable,)) -> str:
@@ -113,11 +88,6 @@ def measure_update(_: int) -> Iterator[tuple[str, str, float]]:
     for row, (script, flags, only) in UPDATES.items():
         args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1), flags=flags)
         yield row, "ms", 1000 * speed.in_a_process(args, only)["update"] / rollouts
-
-
-def measure_operations(_: int) -> Iterator[tuple[str, str, float]]:
-    for name, microseconds in re.findall(r"^(.*?) +([\d,.]+) us ", run("operations.py"), re.M):
-        yield name, "us", float(microseconds.replace(",", ""))
 
 
 def measure_cost(_: int) -> Iterator[tuple[str, str, float]]:
@@ -195,26 +165,6 @@ def show_update(found: Found) -> str:
     return markdown(["", "ms per update, in turn", "times that of TRPO"], rows)
 
 
-def show_operations(found: Found) -> str:
-    rows = []
-    for name, others in OPERATIONS.items():
-        times = found[name, "us"]
-        here = [name, duration(times)]
-        for other in others:
-            rows.append([*here, other, duration(found[other, "us"]), ratio(found[other, "us"], times)])
-            here = ["", ""]
-        if not others:
-            rows.append([*here, "", "", ""])
-    return markdown(["what the scripts do", "time", "what they could do", "time", "second / first"], rows)
-
-
-def duration(times: list[float]) -> str:
-    """The median of microseconds, to three figures or so."""
-    time = statistics.median(times)
-    time, unit = (time / 1000, "ms") if time >= 1000 else (time, "µs")
-    return f"{time:.{0 if time >= 100 else 1 if time >= 10 else 2}f} {unit}"
-
-
 def show_cost(found: Found) -> str:
     rows = []
     for row in ("PPO", "GRPO"):
@@ -275,7 +225,6 @@ MEASURED = {
     "speed": (measure_speed, show_speed),
     "peers": (measure_peers, show_peers),
     "update": (measure_update, show_update),
-    "operations": (measure_operations, show_operations),
     "cost": (measure_cost, show_cost),
     "memory": (measure_memory, show_memory),
     "trl": (measure_trl, show_trl),

@@ -41,7 +41,6 @@ for line in json.loads(sys.argv[1]):
 print(json.dumps(said))
 """
 MISTAKES = [
-    ("benchmarks/clipped_actions.py", "the following arguments are required: NAME"),
     ("benchmarks/failures.py --table", "unrecognized arguments: --table"),
     ("benchmarks/film.py cartpol", "run cartpol is not known; cartpole?"),
     ("benchmarks/film.py sb3_cartpole", "run sb3_cartpole is stable-baselines3's"),
@@ -49,7 +48,6 @@ MISTAKES = [
     ("benchmarks/language.py plot", "unrecognized arguments: plot"),
     ("benchmarks/language.py --measure", "argument --measure: expected one argument"),
     ("benchmarks/language.py --measure ppo", "argument --measure: invalid choice: 'ppo'"),
-    ("benchmarks/operations.py small", "unrecognized arguments: small"),
     ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
     ("benchmarks/run_peers.py rllib ppo_discrete", "argument peer: invalid choice: 'rllib'"),

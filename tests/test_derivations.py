@@ -2,11 +2,9 @@
 
 import itertools
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import surrogate
 import torch
 from conftest import ROOT
 from torch.autograd.functional import hessian, jacobian
@@ -424,39 +422,6 @@ def test_page_and_tests_name_each_other():
     named = re.findall(r"`test_derivations.py::(\w+)`", PAGE)
     tests = [name for name in globals() if name.startswith("test_")]
     assert named == tests[: tests.index("test_page_and_tests_name_each_other")]
-
-
-def test_what_is_measured(monkeypatch):
-    """Along the first update: nothing is gained at 0, and a short step gains in proportion to its length."""
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr(surrogate, "LEARNED", 1)
-    monkeypatch.setattr(surrogate, "EPISODES", 64)
-    monkeypatch.setattr(surrogate, "KLS", np.array([1e-4]))
-    agent, batch, before, after = surrogate.one_update(1)
-    assert len(batch.obs) == 512 and surrogate.flat(agent).equal(after) and not before.equal(after)
-    rows = [dict(zip(["seed", "step", "start", *surrogate.COLUMNS], map(float, row), strict=True))
-            for row in surrogate.measure(1, agent, batch, before, after)]  # fmt: skip
-    start, update, far = sorted(rows, key=lambda row: row["step"] == 1 or 2 * (row["step"] > 0))
-    assert start["step"] == 0 and update["step"] == 1 and far["kl"] == pytest.approx(1e-4, rel=0.1)
-    for name in surrogate.COLUMNS:
-        assert start[name] == pytest.approx(0, abs=1e-3)
-    assert update["batch"] > 0 and far["batch"] / update["batch"] == pytest.approx(far["step"], rel=0.1)
-    assert update["batch"] == update["clipped"] and 15 < start["start"] < 35
-
-
-def test_episodes_are_played_to_their_end_and_no_further(monkeypatch):
-    """A cart that is always pushed to the left loses its pole after eight to ten steps."""
-    monkeypatch.setattr(surrogate, "EPISODES", 64)
-    left = SimpleNamespace(act=lambda obs: torch.zeros(len(obs), dtype=torch.int64))
-    obs, actions, counts = surrogate.play(left, 1)
-    lengths = counts.sum(0)
-    assert 8 <= lengths.min() < lengths.max() <= 11 and obs.shape == (lengths.max(), 64, 4)
-    assert (counts == (torch.arange(len(counts))[:, None] < lengths)).all() and not actions.any()
-    remaining = (lengths - torch.arange(len(counts))[:, None])[counts].double()
-    for gamma, to_go in ((1, remaining), (0.5, 2 - 2 * 0.5**remaining)):
-        advantages = surrogate.advantages_of(obs, counts, gamma)  # to_go, less its projection on a baseline
-        close(to_go @ advantages, advantages @ advantages)
-        assert 0.001 < advantages.abs().mean() < 0.5 and advantages.mean().abs() < 1e-6
 
 
 def test_lines_are_those_of_the_scripts():

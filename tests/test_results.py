@@ -18,15 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
-import clipped_actions
 import common
 import compare
 import gymnasium as gym
 import language
 import learning_curves
-import limits
 import numpy as np
-import operations
 import plot
 import pytest
 import results
@@ -36,7 +33,6 @@ import timings
 import torch
 from PIL import Image
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, StickyActionEnv
-from torch.distributions import Normal
 
 import ppo_atari
 import ppo_continuous
@@ -96,7 +92,7 @@ def test_a_number_without_its_csv_file_is_found():
         assert filled.startswith(f"By hand.\n<!-- begin {marker} -->\n") and row in filled
         assert "501.0" not in filled
         assert results.fill(filled) == filled
-    for kind, end in (("sumary cartpole", "sumary cartpole"), ("limits", "limit")):
+    for kind, end in (("sumary cartpole", "sumary cartpole"), ("judges", "judge")):
         with pytest.raises(SystemExit):
             results.fill(f"<!-- begin {kind} -->\n<!-- end {end} -->")
 
@@ -118,7 +114,7 @@ def test_each_picture_on_a_page_is_one_that_is_drawn():
     used = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
     used += (results.ROOT / "README.md").read_text()
     names = {path.stem.rpartition("_")[0] for path in plot.FOLDER.glob("*.png")}
-    assert names == {*TABLE["pictures"], *plot.PICTURES}
+    assert names == {*TABLE["pictures"], *plot.PICTURES, *plot.FINISHED}
     assert all(f"pictures/{name}_{theme}.png" in used for name in names for theme in common.THEMES)
 
 
@@ -192,8 +188,6 @@ def test_timings_are_of_all_rounds_and_on_a_page():
         assert found and {len(rounds) for rounds in found.values()} == {
             1 if table == "memory" else timings.ROUNDS
         }
-    shown = {name for names in timings.OPERATIONS.items() for name in (names[0], *names[1])}
-    assert {name for name, _ in timings.read_rounds("operations")} == shown
     found = timings.read_rounds("speed")
     pole, cheetah, _, breakout = (
         [f"{np.median(np.divide(found[row, who], found[row, 'peer'])):.1f}" for who in ("ours", "compiled")]
@@ -202,19 +196,6 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     text = f"{pole[0]} on CartPole, {cheetah[0]} on HalfCheetah, {breakout[0]} on Breakout; "
     text += f"with `--compile` {pole[1]}, {cheetah[1]}, {breakout[1]} ("
     assert text in (results.ROOT / "docs/beside_others.md").read_text()
-
-
-@torch._dynamo.config.patch(trace_autograd_ops=False)  # afterwards it is as it was
-def test_every_operation_runs(monkeypatch):
-    """Once, uncompiled: a script that has changed is noticed here, not when it is timed again."""
-    names = []
-    monkeypatch.setattr(operations, "show", lambda name, function, *_: [function(), names.append(name)])
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    for memory_kept in (False, True):
-        operations.atari(memory_kept)
-    operations.small()
-    operations.fisher()
-    assert {*names} == {*timings.OPERATIONS, *itertools.chain(*timings.OPERATIONS.values())}
 
 
 def test_ratios_are_those_within_a_round():
@@ -305,45 +286,6 @@ def test_numbers_as_they_are_printed():
     assert [compare.count(x) for x in (1_500_000, 299_008, 500, 12_345)] == ["1.5M", "300k", "500", "12.3k"]
     assert sweep.parse_seeds("1-3,7, 9-9") == [1, 2, 3, 7, 9]
     assert compare.format_seeds([7, 1, 2, 3]) == "1-3, 7"
-
-
-def test_deviations_are_those_of_the_entropy(monkeypatch, tmp_path):
-    """Of a policy whose deviations are known: 1 and 0.25 in two seeds, 0.5 in their geometric mean."""
-    monkeypatch.setattr(results, "CLIPPED", tmp_path / "clipped.csv")
-    monkeypatch.setattr(results, "csv_path", lambda name: tmp_path / f"{name}.csv")
-    runs = {"a": {"env": "HalfCheetah-v5"}, "old": {"env": "Ant-v5"}}
-    monkeypatch.setitem(results.TABLE, "runs", runs)
-    rows = {}
-    for seed, deviation in ((1, 1.0), (2, 0.25)):
-        entropy = Normal(torch.zeros(6), deviation).entropy().sum().item()
-        rows[seed] = [[str(seed), "5", "0", "", str(entropy)], [str(seed), "10", "0", "0", str(entropy - 6)]]
-    compare.write_csv(tmp_path / "a.csv", compare.Results("", {}, rows))
-    compare.write_csv(tmp_path / "old.csv", compare.Results("", {}, {1: [["1", "5", "0", "0", ""]]}))
-    *head, row = results.deviations("a", "old").splitlines()
-    assert len(head) == 2  # an older run has no row
-    assert row == "| HalfCheetah-v5 | 0.50 | 0.50 | 0.50 | 0.50 | 0.18 | 0.18 | – | – |"
-    results.CLIPPED.write_text("run,seed,sampled,mean\nold,1,0.9,0.9\na,1,0.3,0.1\na,2,0.2,0.14\n")
-    assert results.deviations("a").endswith(" 0.18 | 0.18 | 25 % | 12 % |")
-
-
-def test_actions_that_are_cut_off_are_counted(tmp_path):
-    """Of finished runs. One mean of three is beyond Hopper's bounds, all are two deviations from one."""
-    args = ppo_continuous.Args(env_id="Hopper-v5")
-    agent = ppo_continuous.Agent(ppo_continuous.make_envs(args, 1))
-    torch.nn.init.zeros_(agent.actor[-1].weight)
-    agent.actor[-1].bias.data = torch.tensor([0.0, -2.0, 0.0])
-    torch.nn.init.constant_(agent.log_std, math.log(0.5))
-    optimizer = torch.optim.Adam(agent.parameters())
-    for name, iteration in (("x__seed=7", 488), ("x__seed=8", 487), ("y__seed=9", 488)):
-        (tmp_path / name).mkdir()
-        seeded = replace(args, seed=int(name[-1]))
-        ppo_continuous.save(tmp_path / name, seeded, iteration, agent, optimizer, [])
-    [(seed, (sampled, mean))] = clipped_actions.measure("x", tmp_path).items()
-    inside = Normal(0.0, 1.0).cdf(torch.tensor(2.0)).item()  # of the side on which the bound is
-    assert seed == 7 and mean == pytest.approx(1 / 3)
-    assert sampled == pytest.approx((inside + 2 * 2 * (1 - inside)) / 3, abs=0.02)
-    with pytest.raises(SystemExit):
-        clipped_actions.measure("nothing", tmp_path)
 
 
 def test_labels_do_not_touch():
@@ -455,10 +397,9 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("path", [learning_curves.TABLE, limits.TABLE], ids=["runs", "limits"])
-def test_the_table_has_nothing_that_is_not_understood(path):
+def test_the_table_has_nothing_that_is_not_understood():
     """And what it names is there; in a panel of curves are at most two runs, with a label each."""
-    table = learning_curves.read_table(path)
+    table = TABLE
     for run in table["runs"].values():
         assert {"script", "env", "seeds"} <= run.keys() <= learning_curves.KEYS
         assert all((results.ROOT / script).exists() for script in run["script"].split())
@@ -536,51 +477,6 @@ def test_a_peer_is_one_more_script(tmp_path, script, flags):
     assert (seed, steps) == ("1", "2048") and float(evaluation) == pytest.approx(mean, rel=1e-3)
 
 
-def test_the_score_of_what_keeps_a_policy_close(monkeypatch, tmp_path):
-    """By hand: 0.5 and 1 of the way from 20 to 120 in A, 1 and 0 of that from -10 to -5 in B."""
-    found = {
-        "clip": {"A-v0": np.array([60.0, 80.0]), "B-v0": np.array([-4.0, -6.0])},
-        "nothing": {"A-v0": np.array([110.0, 130.0]), "B-v0": np.array([-9.0, -11.0])},
-        "random": {"A-v0": np.array([10.0, 30.0]), "B-v0": np.array([-10.0, -10.0])},
-    }
-    scores = limits.normalise(found)
-    assert scores["clip"]["A-v0"] == pytest.approx([0.4, 0.6])
-    assert scores["clip"]["B-v0"] == pytest.approx([1.2, 0.8])
-    assert scores["nothing"]["B-v0"] == pytest.approx([0.2, -0.2])
-    assert limits.table(found).splitlines()[0] == "| | score | A | B |"
-    assert limits.table(found).splitlines()[2:] == [
-        "| seeds | | 2 | 2 |",
-        "| clip | **0.75** | 70.0 ± 14.1 | −5.00 ± 1.41 |",
-        "| nothing | **0.50** | 120.0 ± 14.1 | −10.0 ± 1.4 |",
-        "| random | 0 | 20.0 ± 14.1 | −10.0 ± 0.0 |",
-    ]
-
-
-def test_ways_are_compared_by_the_seeds_that_all_have(tmp_path):
-    """In each env on its own, and an env counts as much as another that has more seeds."""
-    path = tmp_path / "limits.toml"
-    ways = (f'[runs.{x}]\nscript = "x"\nseeds = "1-3"\ntitle = "{x}"\n' for x in "abc")
-    path.write_text('envs = ["A-v0", "B-v0"]\n' + "".join(ways))
-    runs = {"a_a": (2, (1, 2)), "b_a": (3, (2, 3)), "c_a": (1, (1, 2, 3))}
-    runs |= {"a_b": (1, (1, 2)), "b_b": (3, (2, 1)), "c_b": (0, (1, 2))}
-    for name, (unit, seeds) in runs.items():
-        assert limits.read_finals(path) == {}
-        rows = {seed: [[str(seed), "8", f"{unit * seed}", "7.5"]] for seed in seeds}
-        compare.write_csv(learning_curves.csv_path(name, path), compare.Results("", {}, rows))
-    found = {way: {env: list(x) for env, x in envs.items()} for way, envs in limits.read_finals(path).items()}
-    assert found == {
-        "a": {"A-v0": [4], "B-v0": [1, 2]},
-        "b": {"A-v0": [6], "B-v0": [3, 6]},
-        "c": {"A-v0": [2], "B-v0": [0, 0]},
-    }
-    assert limits.table(limits.read_finals(path)).splitlines()[2:] == [
-        "| seeds | | 1 | 2 |",
-        "| a | **0.42** | 4.00 | 1.50 ± 0.71 |",  # the mean of 1/2 and 1/3
-        "| b | **1.00** | 6.00 | 4.50 ± 2.12 |",
-        "| c | 0 | 2.00 | 0.00 ± 0.00 |",
-    ]
-
-
 def test_the_same_trust_region_for_the_peer():
     """Target and damping, which sb3-contrib divides by the number of an action's components: 3 here."""
     flags = dict(env_id="Hopper-v5", target_kl=0.03, cg_damping=0.3, log_std_init=-1.0)
@@ -617,13 +513,6 @@ def test_what_is_complete_needs_no_command(tmp_path):
     table["runs"]["done"]["seeds"] = "1-2"
     with pytest.raises(SystemExit):
         learning_curves.plan(table, ["done"], tmp_path / "runs.toml", tmp_path)
-
-
-def test_a_table_of_envs_has_each_run_in_each():
-    runs = learning_curves.read_table(limits.TABLE)["runs"]
-    assert len(runs) == 6 * 7
-    assert runs["limit_clip_hopper"]["env"] == "Hopper-v5"
-    assert not set(runs) & set(TABLE["runs"])  # their CSV files are in one folder
 
 
 def test_rescaled_observations_have_a_variance_of_one():
