@@ -399,17 +399,16 @@ KEYS = {
 
 def test_the_table_has_nothing_that_is_not_understood():
     """And what it names is there; in a panel of curves are at most two runs, with a label each."""
-    table = TABLE
-    for run in table["runs"].values():
+    for run in TABLE["runs"].values():
         assert {"script", "env", "seeds"} <= run.keys() <= learning_curves.KEYS
         assert all((results.ROOT / script).exists() for script in run["script"].split())
         for published in run.get("published", []):
             assert KEYS["published"] - {"steps", "spread"} <= published.keys() <= KEYS["published"]
-    for picture in table.get("pictures", {}).values():
+    for picture in TABLE["pictures"].values():
         assert {"alt"} < picture.keys() <= KEYS["pictures"] and ("curves" in picture) != ("finals" in picture)
         for panel in picture.get("curves", picture.get("finals")):
             names = [panel] if isinstance(panel, str) else panel
-            assert set(names) <= table["runs"].keys()
+            assert set(names) <= TABLE["runs"].keys()
             assert len(names) == len(picture.get("labels", "1"))
             assert len(names) <= 2 or "finals" in picture
 
