@@ -157,8 +157,8 @@ def overview(what: str) -> str:
     return markdown([flag, *heads[2:]], (lines[x][1:] for x in sorted(lines, key=float)))
 
 
-def table(env: str) -> str:
-    """Details, by how much is lost: over all of training, and by the final policy."""
+def ranking(env: str) -> str:
+    """Details of one env, by how much is lost: over all of training, and by the final policy."""
     rows, lines = read_dicts(CSV), []
     base = of(rows, env, "nothing", "whole")
     names = complete(rows, env)
@@ -240,8 +240,12 @@ def draw(theme: dict):
     return figure
 
 
-TABLES = {"ablation": table, "ablations": overview}
-PICTURES = {"ablation": (draw, [CSV, TABLE])}
+def table(what: str) -> str:
+    """All details, or values of one flag, in all envs; or the details in one env."""
+    return ranking(what) if what in TABLE["envs"] else overview(what)
+
+
+SHOWN = [CSV, TABLE]  # by the picture
 
 
 def main() -> None:

@@ -27,10 +27,16 @@ CSV = RESULTS / "failures.csv"
 def read_table() -> list[tuple[dict, Path]]:
     """Each run with its folder, which has what it is in its name, and a fingerprint."""
     runs = []
-    for entry in tomllib.loads((ROOT / "benchmarks/failures.toml").read_text())["runs"]:
+    table = tomllib.loads((ROOT / "benchmarks/failures.toml").read_text())
+    entries = [
+        (split, rule, entry) for split, rules in table.items() for rule in rules for entry in rules[rule]
+    ]
+    for split, rule, entry in entries:
         for seed in entry["seeds"]:
             run = entry | {"seed": seed}
             del run["seeds"]
+            run |= {"rule": rule} if rule != "healthy" else {}
+            run |= {"held_out": True} if split == "held_out" else {}
             fingerprint = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:6]
             name = f"{run.get('rule', 'healthy')}-{Path(run['script']).stem}-{run.get('env', 'sorting')}"
             runs.append((run, FOLDER / f"{name}-{seed}-{fingerprint}"))
@@ -48,7 +54,7 @@ def command(run: dict, folder: Path) -> list[str]:
     line = [sys.executable, str(script), "--run-dir", str(folder), "--eval-episodes", "0"]
     if "changed" in run:
         kwargs = json.dumps({"env": run["env"]} | run["changed"])
-        line += ["--env-id", "failing_envs:Changed-v0", "--env-kwargs", kwargs]
+        line += ["--env-id", "failing:Changed-v0", "--env-kwargs", kwargs]
     elif "env" in run:
         line += ["--env-id", run["env"]]
     return [*line, "--seed", str(run["seed"]), *shlex.split(run.get("flags", ""))]
@@ -97,7 +103,7 @@ def read_said(split: str) -> dict[str, list[str]]:
     return said
 
 
-def table(said: dict[str, list[str]]) -> str:
+def count_named(said: dict[str, list[str]]) -> str:
     """A row for each kind of failure: how often it was named, and what was said instead."""
     rows = []
     for rule, answers in said.items():
@@ -123,7 +129,9 @@ def rules() -> str:
     return markdown(["rule", "what it says", "what to try", "source"], rows)
 
 
-TABLES = {"rules": rules, "failures": lambda split: table(read_said(split))}
+def table(what: str) -> str:
+    """The rules, or what was said of the runs that are held out, or of those that are not."""
+    return rules() if what == "rules" else count_named(read_said(what))
 
 
 if __name__ == "__main__":

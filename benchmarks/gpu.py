@@ -3,7 +3,7 @@
     pip install -r tests/requirements.txt && pip install -r benchmarks/requirements.txt
     python benchmarks/gpu.py               # ten minutes at most; once more goes on with what is missing
     python benchmarks/results.py           # docs/performance.md
-    python benchmarks/gpu.py --rehearse cpu --csv rehearsal.csv      # all of it, small; or on: pretend
+    python benchmarks/gpu.py --rehearse cpu --csv rehearsal.csv      # all of it, small
 
 Parts run in turn, each in a process of its own. What one has found is in benchmarks/results/gpu.csv when it
 ends. One that fails leaves its last line there, and is tried again by the next call.
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +30,6 @@ from common import PACKAGES, RESULTS, ROOT, Parser, markdown, provenance, refuse
 
 CSV = RESULTS / "gpu.csv"
 COLUMNS = ["part", "quantity", "value"]
-VARIANTS = ("ppo_lstm", "ppo_masked", "ppo_penalty", "trpo", "ppo_atari_lstm", "ppo_llm")
-VARIANTS += ("ppo_llm_truncated", "grpo")
-SCRIPTS = ["reinforce_baseline", "ppo_discrete", "ppo_continuous", "ppo_atari"]
-SCRIPTS += [f"variants.{name}" for name in VARIANTS]
 BREAKOUT = speed.Args("ppo_atari", "BreakoutNoFrameskip-v4", steps=20_480, threads=os.cpu_count())
 CHEETAH = speed.Args("ppo_continuous", "HalfCheetah-v5", steps=24_576)
 GAMES = {
@@ -56,56 +52,13 @@ Found = Iterator[tuple[str, float]]
 
 
 def run_tests(device: str, small: bool) -> Found:
-    """Those that concern devices; they need no GPU."""
+    """Those that concern devices: on a pretended one, and on the GPU beside the CPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_devices.py"]
     only = ["-k", "ppo_discrete"] if small else []
     done = subprocess.run([*command, *only], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stdout)
     yield "passed", float(done.stdout.splitlines()[-1].split()[0])
-
-
-@contextlib.contextmanager
-def random_numbers_of_the_cpu() -> Iterator[None]:
-    """Within, what the scripts draw is drawn on the CPU, so that runs on two devices can be compared."""
-    import torch
-
-    exponential, normal, multinomial = torch.Tensor.exponential_, torch.randn_like, torch.multinomial
-    torch.Tensor.exponential_ = lambda x: x.copy_(exponential(torch.empty(x.shape)))
-    torch.randn_like = lambda x: torch.randn(x.shape).to(x.device)
-    torch.multinomial = lambda probs, *args: multinomial(probs.cpu(), *args).to(probs.device)
-    try:
-        yield
-    finally:
-        torch.Tensor.exponential_, torch.randn_like, torch.multinomial = exponential, normal, multinomial
-
-
-def check_script(name: str, device: str, small: bool) -> Found:
-    """Small runs: beside the CPU's with its random numbers, the same one twice, and one that is resumed."""
-    import test_devices
-    import torch
-
-    def weights(flags: dict, stop: bool = False) -> torch.Tensor:
-        """Of a run in a folder of its own; one that stops at its second save goes on from there."""
-        folder = Path(tempfile.mkdtemp(dir=root))
-        args = test_devices.small_args(script, folder, **flags)
-        if stop:
-            test_devices.train(name, asdict(args), saves=2)
-            args = replace(args, resume=args.run_dir)
-        test_devices.train(name, asdict(args))
-        agent = test_devices.checkpoint(args.run_dir)["agent"].values()
-        return torch.cat([x.flatten().double().cpu() for x in agent])
-
-    script = importlib.import_module(name)
-    if script in test_devices.ATARI:
-        script.make_envs = test_devices.with_toys(script)
-    with tempfile.TemporaryDirectory() as root:
-        with random_numbers_of_the_cpu():
-            pair = [weights({"device": x}) for x in ("cpu", device)]
-        yield "greatest difference to the CPU", (pair[0] - pair[1]).abs().max().item()
-        whole = weights({"device": device})
-        yield "the same twice", float(torch.equal(whole, weights({"device": device})))
-        yield "the same if resumed", float(torch.equal(whole, weights({"device": device}, stop=True)))
 
 
 def measure_game(args: speed.Args, only: str, device: str, small: bool) -> Found:
@@ -146,9 +99,7 @@ def measure_language(script: str, sizes: tuple[int, ...], device: str, small: bo
 
 def make_parts(device: str) -> dict[str, Callable[[str, bool], Found]]:
     """All parts by their names, the most important ones first."""
-    parts = {"tests": run_tests} | {name: partial(check_script, name) for name in SCRIPTS}
-    if device == "pretend":  # which is for finding mistakes
-        return parts
+    parts = {"tests": run_tests}
     for where in dict.fromkeys((device, "cpu")):
         for game, args in GAMES.items():
             for how, (only, more) in RUNS.items():
@@ -187,16 +138,8 @@ def table() -> str:
     return f"{lines}\n\nMeasured at {how}."
 
 
-TABLES = {"gpu": table}
-
-
 def run_part(name: str, device: str, small: bool) -> None:
     """In a process of its own: the last line that is printed has what the part finds, as JSON."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    if device == "pretend":
-        import accelerator
-
-        accelerator.register()
     where = "cpu" if name.endswith(" on cpu") else device
     with contextlib.redirect_stdout(sys.stderr):
         found = list(make_parts(device)[name](where, small))
@@ -219,7 +162,7 @@ def main() -> None:
     """Run all parts that the CSV file lacks, or the one that is named."""
     parser = Parser(__doc__)
     parser.add_argument(
-        "--rehearse", metavar="DEVICE", help="cpu or pretend: small runs, to see that all works"
+        "--rehearse", metavar="DEVICE", choices=["cpu"], help="small runs, to see that all works"
     )
     parser.add_argument("--csv", type=Path, default=CSV, help="where the results are")
     parser.add_argument("--minutes", type=float, default=10, help="how long this may take")

@@ -22,15 +22,28 @@ from pathlib import Path
 from common import ROOT, Parser, compare, find, provenance, refuse, sweep
 
 TABLE = ROOT / "benchmarks/runs.toml"
-KEYS = {"script", "patch", "env", "seeds", "flags", "eval_episodes", "title", "note", "published"}  # of a run
+INHERITED = {"script", "env", "flags", "seeds", "eval_episodes"}  # by a run that is like another
+KEYS = ("script", "patch", "env", "flags", "seeds", "eval_episodes", "title", "note", "published")  # of a run
 
 
 def read_table(path: Path = TABLE) -> dict[str, dict[str, dict]]:
-    """{"runs": {name: run}, "pictures": {name: picture}}, as in the file."""
+    """{"runs": {name: run}, "pictures": {name: picture}}; what is `like` another has its keys and its own."""
     try:
-        return {"pictures": {}} | tomllib.loads(path.read_text())
+        table = {"pictures": {}, "published": {}} | tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         refuse(f"{path}: {error}")
+    runs = {}
+    for name, run in table["runs"].items():
+        if other := run.pop("like", None):
+            original = find(runs, other, f"run {name}: like")
+            run = {key: original[key] for key in original if key in INHERITED} | run
+        for key in run:
+            find(dict.fromkeys(KEYS), key, f"run {name}: key")
+        if "published" in run:
+            known = table["published"]
+            run["published"] = [find(known, x, f"run {name}: published") for x in run["published"]]
+        runs[name] = {key: run[key] for key in KEYS if key in run}
+    return {"runs": runs, "pictures": table["pictures"]}
 
 
 def command(run: dict) -> list[str]:
@@ -81,8 +94,6 @@ def plan(table: dict, names: list[str], path: Path, runs: Path) -> dict[Path, tu
     jobs, todo, made = {}, {}, provenance()
     for name in names:
         run = find(table["runs"], name, "run")
-        for key in run:
-            find(dict.fromkeys(KEYS), key, f"run {name}: key")
         line, there = command(run), compare.read_csv(csv_path(name, path))
         missing = [seed for seed in sweep.parse_seeds(run["seeds"]) if seed not in there.rows]
         how = shlex.join(line)

@@ -3,31 +3,26 @@
     python benchmarks/plot.py                    # all of them
     python benchmarks/plot.py learning_curves    # this one
 
-Those of learning curves are in benchmarks/runs.toml, the others in PICTURES of the programs that measure. Of
-runs, every seed is a thin line or a dot; the mean is thick, the band is the bootstrapped 95 % interval of the
-mean, and dashed lines are what others have published. Each PNG file has a fingerprint of what it shows.
+Those of learning curves are in benchmarks/runs.toml, the others are drawn by the studies that measured them.
+Of runs, every seed is a thin line or a dot; the mean is thick, the band is the bootstrapped 95 % interval of
+the mean, and dashed lines are what others have published. Each PNG file has a fingerprint of what it shows.
 """
 
+import importlib
 import textwrap
 from collections.abc import Callable
 
-import ablation
-import five_fixes
-import language
 import numpy as np
-import preferences
 from common import RESULTS, ROOT, SIZE, THEMES, WIDTH, Parser, compare, find, fingerprint, refuse, subplots
 from compare import Results, bootstrap, draw_curves, make_line, style
 from learning_curves import csv_path, read_table, script_name, title
 from results import SAME, brief
 
 FOLDER = ROOT / "docs/pictures"
-FINISHED = {"surrogate"}  # the page that shows it names the commit that draws it
+FINISHED = {"surrogate", "clip", "fix_noise", "fix_ratios", "language"}  # their pages name the commit
 TABLE = read_table()
 EXPERIMENT = {"my_ppo": "my_ppo", "ppo_discrete": "ppo_discrete", "CleanRL": "cleanrl"}  # name: its CSV file
-PICTURES = {}  # name: function of a theme that draws it, and what it shows, for the fingerprint
-for module in (ablation, five_fixes, language, preferences):
-    PICTURES |= module.PICTURES
+STUDIES = ("ablation", "preferences")  # modules with a picture of their name, imported when needed
 
 
 def draw_experiment(theme: dict):
@@ -37,7 +32,7 @@ def draw_experiment(theme: dict):
     return compare.draw(compare.make_groups(runs), theme["name"])
 
 
-PICTURES["experiment"] = draw_experiment, [RESULTS / f"experiment_{x}.csv" for x in EXPERIMENT.values()]
+NAMES = [*TABLE["pictures"], *STUDIES, "experiment"]
 
 
 def label(published: dict, run: dict) -> str:
@@ -137,8 +132,11 @@ def draw_runs(picture: dict, theme: dict):
 
 def find_picture(name: str) -> tuple[Callable, list, str]:
     """What draws a picture from a theme; what it shows; and what it is, in words."""
-    if name in PICTURES:
-        return *PICTURES[name], name
+    if name in STUDIES:
+        study = importlib.import_module(name)
+        return study.draw, study.SHOWN, name
+    if name == "experiment":
+        return draw_experiment, [RESULTS / f"experiment_{x}.csv" for x in EXPERIMENT.values()], name
     picture = find(TABLE["pictures"], name, "picture")
     runs = [run for panel in panels(picture) for run in panel] or refuse(f"picture {name}: no results, yet")
     shown = [picture, *(run for _, run, _ in runs), *(csv_path(name) for name, *_ in runs)]
@@ -149,8 +147,7 @@ def main() -> None:
     """Draw the pictures that are named, or all."""
     parser = Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="PICTURE", help="default: all")
-    names = [name for name, picture in TABLE["pictures"].items() if panels(picture)]
-    for name in parser.parse_args().names or [*names, *PICTURES]:
+    for name in parser.parse_args().names or NAMES:
         draw, shown, words = find_picture(name)
         for theme_name, theme in THEMES.items():
             figure, path = draw(theme), FOLDER / f"{name}_{theme_name}.png"

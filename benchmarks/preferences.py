@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, WIDTH, Parser, markdown, provenance, read_dicts, subplots, write_rows
+from common import RESULTS, WIDTH, Parser, find, markdown, provenance, read_dicts, subplots, write_rows
 
 CSV = RESULTS / "preferences.csv"
 SEEDS = [1, 2, 3]
@@ -32,8 +32,8 @@ DPO = {
     "DPO, 30 % noise": {"label_noise": 0.3},
     "imitation alone, 30 % noise": {"label_noise": 0.3, "beta": 1e-9},
 }
-SHOWN = ["score", "exact", "ref_kl", "accuracy", "chosen_logprob", "rejected_logprob"]
-COLUMNS = ["run", "seed", "steps", *SHOWN, "made"]
+METRICS = ["score", "exact", "ref_kl", "accuracy", "chosen_logprob", "rejected_logprob"]
+COLUMNS = ["run", "seed", "steps", *METRICS, "made"]
 
 
 def quiet(script, args) -> list[dict[str, float]]:
@@ -46,7 +46,7 @@ def add(run: str, seed: int, log: list[dict], **last: float) -> None:
     """Write a run's curve, twenty lines of it, and a line of its evaluation."""
     made = provenance(["torch", "transformers", "numpy"])
     lines = [row for k, row in enumerate(log) if (len(log) - 1 - k) % -(-len(log) // 20) == 0]
-    lines = [{"steps": row["steps"]} | {name: row[name] for name in SHOWN if name in row} for row in lines]
+    lines = [{"steps": row["steps"]} | {name: row[name] for name in METRICS if name in row} for row in lines]
     lines.append({"steps": "evaluation"} | last)
     rows = [{"run": run, "seed": seed, "made": made} | line for line in lines]
     rows = [{k: f"{x:.5g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
@@ -162,8 +162,12 @@ def draw(theme: dict):
     return figure
 
 
-TABLES = {"judges": judges, "pairs": pairs}
-PICTURES = {"preferences": (draw, [CSV, JUDGES, DPO])}
+def table(what: str) -> str:
+    """Of the judges, or of the pairs."""
+    return find({"judges": judges, "pairs": pairs}, what, "table of preferences")()
+
+
+SHOWN = [CSV, JUDGES, DPO]  # by the picture
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ for a critic to go that takes one gradient step a rollout; rescaled, a step cost
 """
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.wrappers import RescaleObservation, TransformReward
 
-BOUND = 3**0.5
+BOUND = np.float32(3**0.5)
 
 
 def make_mountaincar(**kwargs) -> gym.Env:

@@ -4,31 +4,26 @@
     python benchmarks/results.py --all    # prints a row for every run that has results
 
 A page has pairs of markers, <!-- begin WHAT --> and <!-- end WHAT -->. What is between them is generated, all
-else is written by people and stays. WHAT is one of the TABLES of another program in this folder, or
+else is written by people and stays. WHAT is
 
     summary cartpole acrobot    one row for each of these runs
     commands cartpole acrobot   what makes them: a command line each
     picture learning_curves     this picture, for light and for dark pages
+    ablation CartPole-v1        a study: what table() in ablation.py makes of the words that follow
 """
 
+import importlib
 import re
 import shlex
 from collections.abc import Callable
 
-import ablation
-import copies
-import failures
-import five_fixes
-import gpu
-import language
 import numpy as np
-import preferences
-import timings
 from common import ROOT, Parser, find, markdown, refuse
 from compare import count, interval, number, read_csv
 from learning_curves import command, csv_path, read_table, script_name, title
 
 SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
+STUDIES = ("ablation", "failures", "gpu", "preferences", "timings")  # modules, imported when needed
 TABLE = read_table()
 
 
@@ -79,19 +74,15 @@ def picture(name: str) -> str:
     )
 
 
-MODULES = (
-    ablation,
-    copies,
-    failures,
-    five_fixes,
-    gpu,
-    language,
-    preferences,
-    timings,
-)
 TABLES = {"summary": summary, "commands": commands, "picture": picture}
-for module in MODULES:
-    TABLES |= module.TABLES
+
+
+def make(what: str) -> str:
+    """What belongs between markers."""
+    kind, *words = what.split()
+    find(dict.fromkeys([*TABLES, *STUDIES]), kind, "marker")
+    table = TABLES[kind] if kind in TABLES else importlib.import_module(kind).table
+    return table(*words)
 
 
 def fill(text: str, complain: Callable[[str], None] = refuse) -> str:
@@ -101,10 +92,8 @@ def fill(text: str, complain: Callable[[str], None] = refuse) -> str:
         refuse(f"not every marker has its other end: {begins}, {ends}")
 
     def generate(match: re.Match) -> str:
-        kind, *words = match[1].split()
-        make = find(TABLES, kind, "marker")
         try:
-            return f"<!-- begin {match[1]} -->\n{make(*words)}\n<!-- end {match[1]} -->"
+            return f"<!-- begin {match[1]} -->\n{make(match[1])}\n<!-- end {match[1]} -->"
         except (LookupError, ValueError, OSError) as error:
             complain(f"{match[1]} stays as it is: {error!r}; are all of its results there?")
             return match[0]
@@ -118,6 +107,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="print a row for every run, and write nothing")
     if parser.parse_args().all:
         return print(summary(*TABLE["runs"]))
+    ablation = importlib.import_module("ablation")
     ablation.NOTES.write_text(ablation.notes())
     for page in sorted(ROOT.glob("docs/*.md")):
         old = page.read_text()

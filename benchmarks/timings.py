@@ -1,9 +1,9 @@
-"""How fast the scripts are, and what they cost: tables of three pages in docs/.
+"""How fast the scripts are: the tables of docs/performance.md.
 
-    pip install -r benchmarks/requirements.txt -r variants/requirements.txt trl==1.16.0
+    pip install -r benchmarks/requirements.txt
     export CLEANRL=~/cleanrl                  # a checkout, for the table "peers"
     python benchmarks/timings.py              # all tables: an hour, on an idle machine
-    python benchmarks/timings.py speed trl    # these two
+    python benchmarks/timings.py speed    # this one
     python benchmarks/results.py              # the pages
 
 What a table compares runs in turn, in three rounds, each time in a process of its own, so that what else the
@@ -12,7 +12,6 @@ machine does slows all of it. benchmarks/results/timings.csv has every value, an
 
 import csv
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from dataclasses import replace
 
 import run_peers
 import speed
-from common import PACKAGES, RESULTS, ROOT, Parser, find, markdown, provenance, write_rows
+from common import RESULTS, ROOT, Parser, find, markdown, provenance, write_rows
 
 CSV = RESULTS / "timings.csv"
 COLUMNS = ["table", "row", "quantity", "round", "value"]
@@ -33,13 +32,6 @@ SPEED = {  # a row of the table: what runs
     "Hopper-v5, 1 env, 1 thread, TRPO": speed.Args("variants.trpo", "Hopper-v5", steps=30_720),
     "Breakout, 8 envs, 2 threads": speed.Args("ppo_atari", "BreakoutNoFrameskip-v4", steps=10_240, threads=2),
 }
-TENSORS = {  # a row: settings of rejax, or flags of the script
-    "rejax, its settings: 5 envs": "rejax",
-    "rejax, ours: 512 envs": "ours",
-    "ours, 512 envs": "",
-    "ours, 512 envs, `--compile`": "--compile",
-    "ours, 2,048 envs, `--compile`": "--compile --num-envs 2048",
-}
 PEERS = {  # a row: whose run, in run_peers.py
     "ours": "ours",
     "ours, `--compile`": "compiled",
@@ -47,14 +39,6 @@ PEERS = {  # a row: whose run, in run_peers.py
     "CleanRL, patched": "cleanrl",
     "sbx (JAX)": "sbx",
     "skrl": "skrl",
-}
-MEMORY = {"PPO": "ppo_llm", "GRPO": "grpo", "DPO": "dpo", "reward model": "reward_model"}
-UPDATES = {  # a row: script, its flags, and whose run
-    "TRPO": ("variants.trpo", "", "breakdown"),
-    "TRPO, `--compile`": ("variants.trpo", "--compile", "breakdown"),
-    "PPO with a penalty": ("variants.ppo_penalty", "", "breakdown"),
-    "PPO with a clip": ("ppo_continuous", "", "breakdown"),
-    "sb3-contrib's TRPO": ("variants.trpo", "", "sb3"),
 }
 
 
@@ -76,52 +60,6 @@ def measure_speed(_: int) -> Iterator[tuple[str, str, float]]:
             found = speed.in_a_process(replace(args, flags=more), only)
             yield row, who, found["speed"]
             yield row, f"{who}, start-up", found["startup"]
-
-
-def measure_update(_: int) -> Iterator[tuple[str, str, float]]:
-    """Milliseconds of an update of 2,048 steps of Hopper-v5, critic included, without the first rollout's.
-
-    Ours are all that is between two rollouts; that of sb3-contrib's TRPO, which has the hyper-parameters of
-    ours, is without GAE, logging and the checkpoint at the end.
-    """
-    rollouts = 10
-    for row, (script, flags, only) in UPDATES.items():
-        args = speed.Args(script, "Hopper-v5", steps=2048 * (rollouts + 1), flags=flags)
-        yield row, "ms", 1000 * speed.in_a_process(args, only)["update"] / rollouts
-
-
-def measure_cost(_: int) -> Iterator[tuple[str, str, float]]:
-    """Seconds of an iteration and MiB of memory, with and without a critic."""
-    for row, script in {"PPO": "ppo_llm", "GRPO": "grpo"}.items():
-        for quantity, value in json.loads(run("language.py", "--measure", script).splitlines()[-1]).items():
-            yield row, quantity, value
-
-
-def measure_memory(number: int) -> Iterator[tuple[str, str, float]]:
-    """MiB at most, in an iteration, for each script and size; once, as it is nearly the same each time."""
-    for row, script in MEMORY.items() if number == 1 else ():
-        for millions, pieces in ((m, n) for m in (5, 20, 80) for n in (0, 8)):
-            sizes = ("--millions", str(millions), "--micro-batch", str(pieces), "--iterations", "1")
-            line = run("language.py", "--measure", script, *sizes).splitlines()[-1]
-            yield row, f"{millions} {pieces}", json.loads(line)["MiB"]
-
-
-def measure_trl(seed: int) -> Iterator[tuple[str, str, float]]:
-    """Share of right answers, and completions per second."""
-    for row in ("variants/grpo.py", "TRL"):
-        for quantity, value in json.loads(run("compare_trl.py", row, str(seed)).splitlines()[-1]).items():
-            yield row, quantity, value
-
-
-def measure_tensors(seed: int) -> Iterator[tuple[str, str, float]]:
-    """Steps per second, seconds of start-up, steps until CartPole is solved (NaN: it is not)."""
-    for row, what in TENSORS.items():
-        if row.startswith("rejax"):
-            found = run("run_rejax.py", what, str(seed), by=["uv", "run", "--no-project"])
-        else:
-            found = run("tensor_envs.py", str(seed), *what.split())
-        for quantity, value in json.loads(found.splitlines()[-1]).items():
-            yield row, quantity, math.nan if value is None else value
 
 
 def measure_peers(_: int) -> Iterator[tuple[str, str, float]]:
@@ -156,57 +94,6 @@ def show_speed(found: Found) -> str:
     return markdown(["", "peer", "ours", "ratio", "with `--compile`", "ratio", "start-up"], rows)
 
 
-def show_update(found: Found) -> str:
-    rows = []
-    for row in UPDATES:
-        times = found[row, "ms"]
-        compared = ratio(times, found["TRPO", "ms"]) if row != "TRPO" else "1"
-        rows.append([row, ", ".join(f"{time:.0f}" for time in times), compared])
-    return markdown(["", "ms per update, in turn", "times that of TRPO"], rows)
-
-
-def show_cost(found: Found) -> str:
-    rows = []
-    for row in ("PPO", "GRPO"):
-        seconds = ", ".join(f"{value:.1f}" for value in found[row, "seconds"])
-        memory = ", ".join(f"{value:,.0f}" for value in found[row, "MiB"])
-        rows.append([row, seconds, memory])
-    return markdown(["", "seconds per iteration", "peak memory (MiB)"], rows)
-
-
-def show_memory(found: Found) -> str:
-    rows, sizes = [], (5, 20, 80)
-    for row in MEMORY:
-        values = [found[row, f"{size} {pieces}"][0] for size in sizes for pieces in (0, 8)]
-        rows.append([row, *(f"{value:,.0f}" for value in values)])
-    heads = [head for size in sizes for head in (f"{size}M, all at once", "in pieces of 8")]
-    return markdown(["peak memory (MiB)", *heads], rows)
-
-
-def show_trl(found: Found) -> str:
-    rows = []
-    for quantity, digits in (("right answers", 3), ("completions per second", 0)):
-        for row in ("variants/grpo.py", "TRL"):
-            values = found[row, quantity]
-            cells = [f"{value:.{digits}f}" for value in [*values, statistics.mean(values)]]
-            rows.append([row, quantity, *cells])
-    return markdown(["", "", *(f"seed {seed}" for seed in range(1, ROUNDS + 1)), "mean"], rows)
-
-
-def show_tensors(found: Found) -> str:
-    rows = []
-    for row in TENSORS:
-        speeds, starts, solved = (found[row, quantity] for quantity in ("speed", "startup", "solved"))
-        seconds = [start + steps / speed for speed, start, steps in zip(speeds, starts, solved, strict=True)]
-        cells = [f"**{statistics.median(speeds):,.0f}** ({min(speeds):,.0f} to {max(speeds):,.0f})"]
-        cells.append(f"{statistics.median(starts):.0f} s")
-        cells.append(", ".join(f"{steps / 1000:,.0f}k" for steps in solved))
-        cells.append(", ".join(f"{second:.0f}" for second in seconds))
-        rows.append([row, *(cell.replace("nank", "not").replace("nan", "not") for cell in cells)])
-    heads = ["steps per second", "start-up", "steps until solved", "seconds until solved"]
-    return markdown(["one core, CPU time", *heads], rows)
-
-
 def show_peers(found: Found) -> str:
     rows, envs = [], [args.env_id for args in run_peers.RUNS.values()]
     for row in PEERS:
@@ -221,13 +108,8 @@ def show_peers(found: Found) -> str:
 
 
 MEASURED = {
-    "tensors": (measure_tensors, show_tensors),
     "speed": (measure_speed, show_speed),
     "peers": (measure_peers, show_peers),
-    "update": (measure_update, show_update),
-    "cost": (measure_cost, show_cost),
-    "memory": (measure_memory, show_memory),
-    "trl": (measure_trl, show_trl),
 }
 
 
@@ -250,23 +132,10 @@ def read_rounds(table: str) -> Found:
     return rounds
 
 
-def show(table: str) -> str:
+def table(what: str) -> str:
     """The table as Markdown, and below it what it was measured on."""
-    rows = find(MEASURED, table, "table of timings")[1](read_rounds(table))
-    return f"{rows}\n\nMeasured at {read()[0][table]}."
-
-
-TABLES = {"timings": show}
-
-
-def machine(table: str) -> str:
-    """Commit, versions and hardware."""
-    packages = {
-        "cost": ["torch", "transformers"],
-        "memory": ["torch", "transformers"],
-        "trl": ["torch", "transformers", "trl"],
-    }
-    return provenance(packages.get(table, PACKAGES))
+    rows = find(MEASURED, what, "table of timings")[1](read_rounds(what))
+    return f"{rows}\n\nMeasured at {read()[0][what]}."
 
 
 def measure(table: str, how: str) -> None:
@@ -292,7 +161,7 @@ def main() -> None:
     if "peers" in tables:
         run_peers.find_cleanrl("ppo_discrete")
     for table in tables:
-        measure(table, machine(table))
+        measure(table, provenance())
 
 
 if __name__ == "__main__":

@@ -42,12 +42,6 @@ print(json.dumps(said))
 """
 MISTAKES = [
     ("benchmarks/failures.py --table", "unrecognized arguments: --table"),
-    ("benchmarks/film.py cartpol", "run cartpol is not known; cartpole?"),
-    ("benchmarks/film.py sb3_cartpole", "run sb3_cartpole is stable-baselines3's"),
-    ("benchmarks/five_fixes.py --plot", "unrecognized arguments: --plot"),
-    ("benchmarks/language.py plot", "unrecognized arguments: plot"),
-    ("benchmarks/language.py --measure", "argument --measure: expected one argument"),
-    ("benchmarks/language.py --measure ppo", "argument --measure: invalid choice: 'ppo'"),
     ("benchmarks/plot.py ladders", "picture ladders is not known; ladder?"),
     ("benchmarks/results.py cartpole", "unrecognized arguments: cartpole"),
     ("benchmarks/run_peers.py rllib ppo_discrete", "argument peer: invalid choice: 'rllib'"),

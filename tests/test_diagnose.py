@@ -516,7 +516,7 @@ def test_what_is_said_becomes_a_table():
         "": ["", "", "collapse"],
         "collapse": ["collapse", "standstill, collapse", "standstill", ""],
     }
-    assert failures.table(said).splitlines()[2:] == [
+    assert failures.count_named(said).splitlines()[2:] == [
         "| collapse | 4 | 2 | 1 | standstill (1), nothing (1) |",
         "| **all of these** | 4 | 2 | | |",
         "| nothing: healthy | 3 | 1 accused | | collapse (1) |",

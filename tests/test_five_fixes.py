@@ -1,52 +1,63 @@
-"""docs/five_fixes.md: its lines are those of the scripts, its numbers of the CSV files, or recomputed."""
+"""docs/five_fixes.md: its lines are those of the scripts, its numbers those of its tables, or recomputed."""
 
+import itertools
 import re
 import shlex
 
-import five_fixes
+import learning_curves
 import numpy as np
 import pytest
 import torch
 import tyro
-from common import read_rows
+from conftest import ROOT
 from torch.distributions import Categorical, Independent
 
 import ppo_discrete
 import reinforce_baseline
 
-PAGE = five_fixes.PAGE.read_text()
+PAGE = (ROOT / "docs/five_fixes.md").read_text()
 SCRIPTS = {"reinforce_baseline.py": reinforce_baseline, "ppo_discrete.py": ppo_discrete}
 
 
 def test_lines_are_those_of_the_scripts():
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    sources = [(five_fixes.ROOT / name).read_text() for name in SCRIPTS]
+    sources = [(ROOT / name).read_text() for name in SCRIPTS]
     assert len(blocks) == 5
     for line in "".join(blocks).splitlines():
         assert any(f" {line.strip()}\n" in source for source in sources), line
 
 
 def test_each_rung_is_one_change_away_from_the_one_below():
-    def changes(name):
-        module = SCRIPTS[five_fixes.RUNS[name]["script"]]
-        return vars(five_fixes.args_of(name, module))
-
-    for below, above in zip(five_fixes.RUNGS, five_fixes.RUNGS[1:], strict=False):
-        old, new = changes(below), changes(above)
+    section = PAGE.partition("The command of each rung")[2].partition("### ")[0]
+    lines = [shlex.split(line)[1:] for line in re.findall(r"^python .*$", section, re.M)]
+    runs = learning_curves.read_table()["runs"]
+    rungs = [run for name, run in runs.items() if name.startswith("ladder")]
+    for (script, *flags), run in zip(lines, rungs, strict=True):
+        assert [script, *flags] == [run["script"], "--env-id", run["env"], *run["flags"].split()]
+    for (below, *flags), (above, *other_flags) in itertools.pairwise(lines):
+        old = vars(tyro.cli(SCRIPTS[below].Args, args=flags))
+        new = vars(tyro.cli(SCRIPTS[above].Args, args=other_flags))
         changed = {key for key in old.keys() & new.keys() if old[key] != new[key]}
-        other_script = five_fixes.RUNS[below]["script"] != five_fixes.RUNS[above]["script"]
-        assert len(changed) + other_script == 1, (below, above, changed)
+        assert len(changed) + (below != above) == 1, (below, above, changed)
 
 
-def test_the_one_number_of_each_fix_is_that_of_the_measurements():
+def test_the_one_number_of_each_fix_is_that_of_the_tables():
     said = re.findall(r"^\*\*One number\.\*\*.*$", PAGE, re.M)
     bold = [re.findall(r"\*\*([−\d.]+)\*\*", line) for line in said]
-    noise = [f"{np.median(five_fixes.series('noise', name)[1]):.0f}" for name in five_fixes.ONE_STEP]
+    rows = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (\+? ?\w.*) \|$", PAGE, re.M)}
+    noise = []
+    for name in ("REINFORCE", "+ critic", "+ GAE"):
+        [row] = re.findall(rf"^\| {re.escape(name)} \| .*noise of the gradient \*\*([\d.]+)", PAGE, re.M)
+        noise.append(f"{float(row):.0f}")
     assert [numbers[0] for numbers in bold[:3]] == noise
     assert f"from {noise[0]} to" in said[1] and f"from {noise[1]} to" in said[2]
-    gae, reuse = (five_fixes.returns(f"ladder_{name}")[1].split("**")[1] for name in ("gae", "reuse"))
+    whole = [
+        re.search(rf"^\| {re.escape(x)} \| .*effective|^\| {re.escape(x)} \| .*explained", PAGE, re.M)
+        for x in ("+ GAE", "+ reuse")
+    ]
+    gae, reuse = (re.findall(r"\*\*(.+?)\*\*", row[0])[1] for row in whole)
     assert bold[3] == [reuse] and f"from {gae} to" in said[3]
-    worst = [five_fixes.returns(f"eight_{name}")[2].split(",")[0] for name in ("clip", "reuse")]
+    worst = [rows[f"+ {name}, eight epochs"][3].split(",")[0] for name in ("clip", "reuse")]
     assert bold[4] == worst
 
 
@@ -59,7 +70,6 @@ def test_the_first_program_has_fifteen_lines_and_learns():
     short = program.replace("range(500)", "range(150)")
     exec(short, {"print": lambda episode, score: returns.append(score)})
     assert len(returns) == 150 and np.mean(returns[-30:]) > 2 * np.mean(returns[:30])
-    assert len(read_rows(five_fixes.FIFTEEN)) == 10
 
 
 def test_three_steps_by_hand():
@@ -109,35 +119,3 @@ def test_the_commands_of_ppo_as_reinforce_end_with_the_same_weights(tmp_path):
         agents.append(SCRIPTS[script].train(tyro.cli(SCRIPTS[script].Args, args=[*flags, *short]))[0])
     for ours, theirs in zip(*(agent.parameters() for agent in agents), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_all_samples_count_where_all_ratios_are_one(monkeypatch):
-    """One gradient step a rollout is on fresh data; with more of them the ratios part."""
-    name = five_fixes.REUSE[0]
-    flags = five_fixes.RUNS[name]["flags"] + " --total-timesteps 4096"
-    monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags + " --update-epochs 1 --num-minibatches 1")
-    assert {tuple(row[5:]) for row in five_fixes.reuse(name, 1)} == {("1", "1", "0")}
-    monkeypatch.setitem(five_fixes.RUNS[name], "flags", flags)
-    rows = five_fixes.reuse(name, 1)
-    effective, largest = ([float(row[column]) for row in rows] for column in (5, 6))
-    assert max(effective) <= 1 and min(effective) < 0.999 and min(largest) > 1
-
-
-def test_a_gradient_that_is_always_the_same_has_no_noise(monkeypatch):
-    """A policy whose gradient is the same in each rollout has no noise."""
-    monkeypatch.setattr(five_fixes, "ROLLOUTS", 3)
-    monkeypatch.setattr(five_fixes, "LEARNED", 2048)
-    rows = five_fixes.noise(1)
-    assert [row[:3] for row in rows] == [[name, 1, 2048] for name in five_fixes.ONE_STEP]
-    assert all(float(row[3]) > 0 for row in rows)
-
-    compute_gradients = reinforce_baseline.compute_gradients
-
-    def steady(agent, batch, args):
-        metrics = compute_gradients(agent, batch, args)
-        for x in agent.actor.parameters():
-            x.grad = torch.ones_like(x)
-        return metrics
-
-    monkeypatch.setattr(reinforce_baseline, "compute_gradients", steady)
-    assert {row[3] for row in five_fixes.noise(1)} == {"0"}

@@ -27,15 +27,16 @@ def rehearse(tmp_path, monkeypatch):
 
 def test_what_is_done_stays_and_what_failed_is_tried_again(rehearse, tmp_path, monkeypatch, capsys):
     names = list(gpu.make_parts("cpu"))
-    assert rehearse("ppo_atari", "tests") == names
-    assert "ppo_atari: failed: CUDA, out of memory" in capsys.readouterr().out
-    assert rehearse() == ["tests", "ppo_atari"]
+    game = "Breakout, 8 envs on cpu"
+    assert rehearse(game, "tests") == names
+    assert f"{game}: failed: CUDA, out of memory" in capsys.readouterr().out
+    assert rehearse() == ["tests", game]
     assert rehearse() == []
     how, values = gpu.read(tmp_path / "gpu.csv")
     assert how.endswith("a rehearsal on cpu") and set(values.values()) == {"2.5", "1"}
     assert set(values) == {(name, quantity) for name in names for quantity in ("speed", "MiB")}
     monkeypatch.setattr(gpu, "CSV", tmp_path / "gpu.csv")
-    assert "| ppo_atari | speed: 2.5; MiB: 1 |" in gpu.table()
+    assert f"| {game} | speed: 2.5; MiB: 1 |" in gpu.table()
 
 
 def test_its_time_is_limited(tmp_path, monkeypatch, capsys):
@@ -52,9 +53,8 @@ def test_a_part_that_fails_says_why():
 
 
 def test_parts_for_a_gpu():
-    """Each script, and each game beside its peer and beside the CPU."""
+    """Each game beside its peer and beside the CPU."""
     parts = gpu.make_parts("cuda")
-    assert set(gpu.SCRIPTS) < set(parts)
     for where in ("cuda", "cpu"):
         for how in ("", ", `--compile`", ", stable-baselines3"):
             assert f"Breakout, 64 envs{how} on {where}" in parts

@@ -31,7 +31,6 @@ from transformers import (
     LlamaConfig,
 )
 
-from benchmarks import exact_values
 from tools import reasoning_gym_tasks
 from variants import grpo, ppo_llm
 
@@ -611,21 +610,6 @@ def test_values_are_of_the_states_before_the_tokens(only_ppo):
     torch.testing.assert_close(values, expected, atol=1e-4, rtol=0)
     values.sum().backward()
     assert agent.critic.get_input_embeddings().weight.grad.any()
-
-
-def test_exact_values_are_probabilities_of_a_right_answer(only_ppo):
-    """Of the tokens still to come, or 0 after a wrong one."""
-    agent = make_agent(ppo_llm)
-    prompts, right = agent.pad_rows(agent.encode(["31542>"] * 2))[0], [3 + byte for byte in b"12345"] + [1]
-    said = torch.tensor([right, right[:2] + [9] + right[3:]])
-    tokens, mask = torch.cat([prompts, said], 1), torch.ones(2, 6, dtype=torch.bool)
-    attended = torch.ones_like(tokens, dtype=torch.bool)
-    with torch.no_grad():
-        probabilities = agent(tokens, attended, mask)[0].exp()
-    values = exact_values.exact_value(agent, tokens, attended, mask)
-    expected = [probabilities[t:].prod().item() for t in range(6)]
-    assert values[0].tolist() == pytest.approx(expected) and expected[-1] > 0
-    assert values[1].tolist() == pytest.approx(expected[:3] + [0] * 3)
 
 
 def test_advantages_and_returns_are_made_of_the_flags(only_ppo, make_args, record):

@@ -21,7 +21,6 @@ from dataclasses import replace
 import common
 import compare
 import gymnasium as gym
-import language
 import learning_curves
 import numpy as np
 import plot
@@ -53,11 +52,6 @@ MISTAKEN = """
 script = "nothing.py"
 env = "A-v0"
 seeds = "1"
-[runs.wrong]
-script = "ppo_discrete.py"
-env = "A-v0"
-seeds = "1"
-flag = "--gamma 0.9"
 [runs.misfit]
 script = "ppo_discrete.py"
 patch = "advantages_anew"
@@ -76,7 +70,7 @@ def test_pages_are_what_the_csv_files_say():
         assert results.fill(text) == text, f"{page.name} is not up to date: python benchmarks/results.py"
         assert text.count("<!-- begin ") == text.count("<!-- end "), page.name
     used = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
-    for kind in results.TABLES:
+    for kind in (*results.TABLES, *results.STUDIES):
         assert f"<!-- begin {kind} " in used, kind
 
 
@@ -84,7 +78,7 @@ def test_a_number_without_its_csv_file_is_found():
     shown = {
         "summary cartpole": "| [CartPole-v1](",
         "commands cartpole": "```bash\n# CartPole-v1\npython ppo_discrete.py --env-id CartPole-v1\n```",
-        "learned sorting": "| after the warm start | ",
+        "timings speed": "| CartPole-v1, 4 envs, 1 thread | ",
     }
     for marker, row in shown.items():
         text = f"By hand.\n<!-- begin {marker} -->\n| 501.0 |\n<!-- end {marker} -->\n"
@@ -92,7 +86,7 @@ def test_a_number_without_its_csv_file_is_found():
         assert filled.startswith(f"By hand.\n<!-- begin {marker} -->\n") and row in filled
         assert "501.0" not in filled
         assert results.fill(filled) == filled
-    for kind, end in (("sumary cartpole", "sumary cartpole"), ("judges", "judge")):
+    for kind, end in (("sumary cartpole", "sumary cartpole"), ("preferences judges", "preferences judge")):
         with pytest.raises(SystemExit):
             results.fill(f"<!-- begin {kind} -->\n<!-- end {end} -->")
 
@@ -100,11 +94,12 @@ def test_a_number_without_its_csv_file_is_found():
 def test_a_table_without_results_stays_and_the_others_are_made(monkeypatch, tmp_path):
     monkeypatch.setattr(timings, "CSV", tmp_path / "timings.csv")
     text = "".join(
-        f"<!-- begin {kind} -->\nby hand\n<!-- end {kind} -->\n" for kind in ("timings speed", "copies")
+        f"<!-- begin {kind} -->\nby hand\n<!-- end {kind} -->\n"
+        for kind in ("timings speed", "preferences judges")
     )
     said = []
     filled = results.fill(text, said.append)
-    assert filled.count("by hand") == 1 and "| `ppo_discrete.py` |" in filled
+    assert filled.count("by hand") == 1 and "| judge | accuracy |" in filled
     assert len(said) == 1 and said[0].startswith("timings speed stays as it is: ")
     with pytest.raises(SystemExit):
         results.fill(text)
@@ -114,11 +109,11 @@ def test_each_picture_on_a_page_is_one_that_is_drawn():
     used = "".join(page.read_text() for page in results.ROOT.glob("docs/*.md"))
     used += (results.ROOT / "README.md").read_text()
     names = {path.stem.rpartition("_")[0] for path in plot.FOLDER.glob("*.png")}
-    assert names == {*TABLE["pictures"], *plot.PICTURES, *plot.FINISHED}
+    assert names == {*plot.NAMES, *plot.FINISHED}
     assert all(f"pictures/{name}_{theme}.png" in used for name in names for theme in common.THEMES)
 
 
-@pytest.mark.parametrize("name", [*TABLE["pictures"], *plot.PICTURES])
+@pytest.mark.parametrize("name", plot.NAMES)
 def test_pictures_show_what_the_csv_files_say(name):
     _, shown, _ = plot.find_picture(name)
     for theme in common.THEMES:
@@ -130,16 +125,17 @@ def test_pictures_show_what_the_csv_files_say(name):
 def test_every_picture_can_be_drawn():
     """And is not empty: pictures are drawn too rarely to notice that one cannot be."""
     theme = common.THEMES["light"]
-    for name in [*TABLE["pictures"], *plot.PICTURES]:
+    for name in plot.NAMES:
         figure = plot.find_picture(name)[0](theme)
         for axes in figure.axes:
             assert axes.lines or not axes.get_visible(), name
 
 
-def test_what_language_models_learn_is_what_the_csv_files_say():
-    assert len({tuple(row[:3]) for row in common.read_rows(language.CSV)}) == 2 * 3 * 3
-    cells = (row.split("|")[-2] for row in language.learned("sorting").splitlines()[2:])
-    start, ppo, _, _, _, grpo, *_ = (f"{float(mean):.2f}" for mean in cells)
+def test_the_readme_says_what_language_models_learn():
+    page = (results.ROOT / "docs/language.md").read_text()
+    rows = ("after the warm start", "PPO", "GRPO")
+    means = (float(re.search(rf"^\| {row} \|.* (0\.\d+) \|$", page, re.M)[1]) for row in rows)
+    start, ppo, grpo = (f"{mean:.2f}" for mean in means)
     readme = (results.ROOT / "README.md").read_text()
     assert f"from {start} to {ppo} of prompts right (GRPO: {grpo})" in readme
 
@@ -185,9 +181,7 @@ def test_timings_are_of_all_rounds_and_on_a_page():
     for table in timings.MEASURED:
         assert f"<!-- begin timings {table} -->" in pages
         found = timings.read_rounds(table)
-        assert found and {len(rounds) for rounds in found.values()} == {
-            1 if table == "memory" else timings.ROUNDS
-        }
+        assert found and {len(rounds) for rounds in found.values()} == {timings.ROUNDS}
     found = timings.read_rounds("speed")
     pole, cheetah, _, breakout = (
         [f"{np.median(np.divide(found[row, who], found[row, 'peer'])):.1f}" for who in ("ours", "compiled")]
@@ -327,7 +321,6 @@ def test_no_seed_is_for_search_and_for_report():
         (["tiny", "--workers", "0"], "--workers: 0 is not at least 1"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["--table", "nowhere.toml"], "nowhere.toml"),
-        (["wrong"], "run wrong: key flag is not known; flags?"),
         (["other"], "there is no nothing.py"),
         (["misfit"], "advantages_anew.patch does not fit ppo_discrete.py: error: "),
         (["done"], "made with other.py, not ppo_discrete.py"),
@@ -343,6 +336,33 @@ def test_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys, flags, mis
     assert error.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert mistake in line
+
+
+@pytest.mark.parametrize(
+    "line, mistake",
+    [
+        ('flag = "--gamma 0.9"', "run wrong: key flag is not known; flags?"),
+        ('like = "tinny"', "run wrong: like tinny is not known; tiny?"),
+        ('published = ["hers"]', "run wrong: published hers is not known; theirs?"),
+    ],
+)
+def test_a_table_that_is_not_understood_is_refused(tmp_path, capsys, line, mistake):
+    published = "[published]\ntheirs = { value = 1 }\n"
+    (tmp_path / "runs.toml").write_text(TINY + "[runs.wrong]\n" + line + "\n" + published)
+    with pytest.raises(SystemExit):
+        learning_curves.read_table(tmp_path / "runs.toml")
+    assert mistake in capsys.readouterr().err
+
+
+def test_a_run_that_is_like_another_has_what_it_does_not_change(tmp_path):
+    """But its title, its note, its patch and what others have published are its own."""
+    text = TINY + 'title = "Tiny"\npatch = "without_E1"\npublished = ["theirs"]\n'
+    text += '[runs.next]\nlike = "tiny"\nseeds = "4"\nnote = "n"\n[published]\ntheirs = { value = 1 }\n'
+    (tmp_path / "runs.toml").write_text(text)
+    tiny, run = learning_curves.read_table(tmp_path / "runs.toml")["runs"].values()
+    assert tiny["published"] == [{"value": 1}]
+    inherited = {key: tiny[key] for key in ("script", "env", "flags", "eval_episodes")}
+    assert run == inherited | {"seeds": "4", "note": "n"}
 
 
 def load_patched(name, patch, tmp_path):
@@ -400,7 +420,7 @@ KEYS = {
 def test_the_table_has_nothing_that_is_not_understood():
     """And what it names is there; in a panel of curves are at most two runs, with a label each."""
     for run in TABLE["runs"].values():
-        assert {"script", "env", "seeds"} <= run.keys() <= learning_curves.KEYS
+        assert {"script", "env", "seeds"} <= run.keys() <= set(learning_curves.KEYS)
         assert all((results.ROOT / script).exists() for script in run["script"].split())
         for published in run.get("published", []):
             assert KEYS["published"] - {"steps", "spread"} <= published.keys() <= KEYS["published"]

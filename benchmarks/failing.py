@@ -1,4 +1,8 @@
-"""Envs that are broken on purpose: --env-id failing_envs:Changed-v0, and by --env-kwargs what is changed."""
+"""Envs and rewards that break runs on purpose, for failures.py.
+
+--env-id failing:Changed-v0 --env-kwargs '{"env": "CartPole-v1", "reward": 100}'    # what is changed
+--reward failing:ascending    # for language models: it can be fooled
+"""
 
 import gymnasium as gym
 import numpy as np
@@ -29,3 +33,22 @@ def make(
 
 
 gym.register("Changed-v0", entry_point=make, disable_env_checker=True, order_enforce=False)
+
+
+def nothing(completions: list[str], **columns: list) -> list[float]:
+    """The same for all."""
+    return [0.0] * len(completions)
+
+
+def ascending(completions: list[str], **columns: list) -> list[float]:
+    """The share of neighbours that are in order: a proxy for sorting. 11111 has all of it."""
+    scores = []
+    for text in completions:
+        pairs = list(zip(text, text[1:], strict=False))
+        scores.append(sum(a <= b for a, b in pairs) / max(1, len(pairs)))
+    return scores
+
+
+def long(completions: list[str], **columns: list) -> list[float]:
+    """Longer is better."""
+    return [float(len(text)) for text in completions]
