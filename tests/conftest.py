@@ -50,6 +50,15 @@ ppo, clipped, one_loss = each_of(PPO), each_of(CLIPPED), each_of(ONE_LOSS)
 continuous = each_of(CONTINUOUS)
 
 
+def of_each(name, scripts):
+    """A mark for tests of each of these scripts; those of copies of ppo_atari.py, with its games, are long."""
+    params = [pytest.param(x, id=name_of(x), marks=[pytest.mark.long] * (x in ATARI[1:])) for x in scripts]
+    return pytest.mark.parametrize(name, params)
+
+
+one_game, one_game_and_vectors = of_each("atari", ATARI), of_each("script", SCRIPTS)
+
+
 def pytest_addoption(parser):
     parser.addoption("--script", help="leave out the tests of other scripts than this one, as in ppo_atari")
 
@@ -105,8 +114,9 @@ def one_update(script):
 
 
 def real(script):
-    """Of Atari, a game: that of a process of its own, which has no toy envs."""
-    return {"env_id": "Breakout"} if script in ATARI else {}
+    """Of Atari, a short game: that of a process of its own, which has no toy envs."""
+    game = {"env_id": "Breakout", "env_kwargs": '{"max_num_frames_per_episode": 1000}'}
+    return game if script in ATARI else {}
 
 
 def toy(script, name):

@@ -98,7 +98,18 @@ def survives(case):
         copy = Path(shutil.copytree(ROOT, f"{folder}/copy", ignore=ignored))
         path = copy / file_of(script).relative_to(ROOT)
         path.write_text(path.read_text().replace(mutant.line, mutant.broken))
-        arguments = ["-qx", "-p", "no:cacheprovider", f"tests/{file}.py", "-k", name, "--script", script]
+        arguments = [
+            "-qx",
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            f"tests/{file}.py",
+            "-k",
+            name,
+            "--script",
+            script,
+        ]
         process = multiprocessing.get_context("forkserver").Process(
             target=run_tests, args=(copy, [*arguments, f"--basetemp={folder}/tmp"])
         )
@@ -157,7 +168,7 @@ def main():
         parser.error(f"there is no mutant of {' '.join(words)}")
     os.environ["OMP_NUM_THREADS"] = "1"
     multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["pytest", "hypothesis", "torch.utils.tensorboard", "gymnasium", "tyro", "moviepy"]
+        ["pytest", "hypothesis", "torch._dynamo", "torch.utils.tensorboard", "gymnasium", "tyro", "moviepy"]
         + ["transformers.models.llama", "transformers.models.gpt2"]
         * any(s in GROUPS["texts"] for _, s in cases)
     )

@@ -2,9 +2,8 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
+import processes
 import pytest
 from conftest import ROOT
 
@@ -22,7 +21,6 @@ def test_every_agent_is_in_the_table():
 def test_it_plays_as_well_as_it_did(name, script, score, tmp_path):
     """Other processors round otherwise, so that some of its ten episodes may end otherwise."""
     folder = shutil.copytree(ROOT / f"agents/{name}", tmp_path / name)  # some write down what they answer
-    line = [sys.executable, script, "--evaluate", str(folder), "--eval-greedy"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    done = processes.run(ROOT / script, "--evaluate", folder, "--eval-greedy", cwd=ROOT)
     mean = re.search(r"^mean (?:return|score) ([\d.]+)", done.stdout, re.M)
     assert mean and float(mean[1]) > 0.8 * float(score), done.stdout + done.stderr

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 import tyro
-from conftest import CONTINUOUS, ROOT, SCRIPTS, VECTOR, name_of, toy
+from conftest import CONTINUOUS, ROOT, SCRIPTS, VECTOR, name_of, one_game_and_vectors, toy
 from gymnasium.spaces import Box, Dict, Discrete, Graph
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_operations import command_line, flags_of, run, sealed  # noqa: F401
@@ -134,6 +134,7 @@ def test_envs_that_cannot_be_made(script, flags, message, make_args, capsys):
     assert not Path(args.run_dir).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", VECTOR, ids=name_of)
 def test_another_script_plays_the_games(script):
     """In a process of its own: here, other tests have imported ale_py."""
@@ -169,6 +170,7 @@ def test_a_run_without_evaluation_can_be_evaluated(script, make_args, command_li
 # ---- checkpoints
 
 
+@one_game_and_vectors
 def test_each_damaged_byte_is_refused(script, make_args, no_evaluation):
     """Wherever in the file it is flipped: 60 places, the first and the last byte among them."""
     args = make_args(script, iterations=1)

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import look, make_agent_of, name_of
+from conftest import look, make_agent_of, name_of, one_game
 from gymnasium.vector import AutoresetMode
 from imageio_ffmpeg import count_frames_and_secs
 from moviepy import VideoFileClip
@@ -49,6 +49,7 @@ def random_player(envs):
 # ---- against the classic wrappers
 
 
+@one_game
 @pytest.mark.parametrize("game", GAMES)
 def test_frames_rewards_and_ends_are_those_of_the_classic_wrappers(game, make, newest):
     """1000 random steps. Known to differ: the last frame of final_obs."""
@@ -110,6 +111,7 @@ def test_grey_is_luminance():
 # ---- the details
 
 
+@one_game
 def test_up_to_30_frames_of_doing_nothing(make):
     envs, noops = make("Freeway", 16), Counter()
     envs.reset(seed=list(range(0, 32, 2)))
@@ -135,6 +137,7 @@ def test_an_action_lasts_four_frames_of_which_two_are_seen(make):
     assert flicker > 50
 
 
+@one_game
 @pytest.mark.parametrize(("episodic_life", "ends"), [(True, 5), (False, 1)])
 def test_a_lost_life_is_an_end_for_the_learner_alone(
     atari, episodic_life, ends, make_args, record, monkeypatch
@@ -303,6 +306,7 @@ def test_pixels_are_scaled_once_and_stored_as_bytes(atari, make_args, record, no
 # ---- scores
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("game", "low", "high"), [("Pong", -21.0, -19.9), ("Breakout", 0.4, 1.9)])
 def test_scores_of_a_random_player(game, low, high, make_args, monkeypatch):
     """The literature has -20.7 for Pong and 1.7 for Breakout, of one who acts every 6th frame, not 4th."""
@@ -368,6 +372,7 @@ def test_rows_that_did_not_end_are_noise(atari, make_args, record, no_evaluation
     assert torch.equal(dones.T.bool(), torch.stack([ends, lives, ends, ends]))
 
 
+@one_game
 def test_same_games_with_any_number_of_threads(atari):
     runs = []
     for threads in (1, 3):
@@ -377,6 +382,7 @@ def test_same_games_with_any_number_of_threads(atari):
     assert runs[0] == runs[1]
 
 
+@one_game
 def test_the_film_is_of_the_game_that_is_played(atari, make_args, tmp_path, monkeypatch, record):
     """Its frames, made grey and small, are those that the agent sees; the file has them all."""
     seen, seeds, make_envs = {}, [], atari.make_envs

@@ -202,6 +202,7 @@ def test_a_run(script, elsewhere, cpu_run, tmp_path):
     assert_same_end(args, cpu_run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["cpu", "pretend"])
 def test_a_run_goes_on_elsewhere(script, first, elsewhere, cpu_run, tmp_path):
     """One that was begun on the CPU on the device, and the other way round."""

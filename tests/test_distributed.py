@@ -60,6 +60,7 @@ def test_two_processes_end_with_the_same_weights(make_two, train_two):
     assert len(list(Path(args.run_dir).glob("events*"))) == 1
 
 
+@pytest.mark.long
 def test_two_processes_killed_and_resumed(make_two, train_two, capfd):
     whole, half = make_two(checkpoints=2), make_two(checkpoints=2)
     train_two(whole)
@@ -72,6 +73,7 @@ def test_two_processes_killed_and_resumed(make_two, train_two, capfd):
     assert str(mistake.value) == f"{half.run_dir} is of 2 processes, not 1"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("longest", [1e-3, math.inf], ids=["clipped", "whole"])
 def test_gradient_of_two_processes_is_that_of_both_batches(longest, make_two, train_two):
     """And it is clipped when it is the mean: clipped before, those of the two would count alike."""
@@ -97,6 +99,7 @@ def test_gradient_of_two_processes_is_that_of_both_batches(longest, make_two, tr
         assert (gradient - expected).norm() < 1e-3 * expected.norm()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("target_kl", "epochs"), [(0.4, 1), pytest.param(0.6, 2, marks=pytest.mark.slow)])
 def test_target_kl_stops_both_processes_together(target_kl, epochs, make_two, train_two):
     """By their mean KL, here (0 + 1) / 2: by one's own, only one of them would stop."""

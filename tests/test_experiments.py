@@ -44,6 +44,7 @@ with SummaryWriter("runs/CartPole-v1__ppo__1__1") as writer:
 """
 
 
+@pytest.mark.long
 def test_every_block_of_the_page_runs(tmp_path):
     """In their order, in one folder, as one would paste them."""
     for name in ("tools", "docs/recipes"):

@@ -333,7 +333,17 @@ def test_tags_and_table_agree(letter):
 
 def test_the_test_of_a_tag_is_of_every_file_that_has_it():
     """Its parameters say so; the test of a tag that is in one file alone needs none."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+    ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     items = re.findall(r"^tests/(\w+\.py)::(\w+)\[(.*)\]$", result.stdout, re.M)
     for tag, letters, file, name in rows_of_the_table():

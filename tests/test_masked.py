@@ -175,6 +175,7 @@ def test_masks_that_come_and_go_are_an_error(make_args):
         ppo_masked.train(make_args(ppo_masked, env_id="toy/Forgetful-v0"))
 
 
+@pytest.mark.long
 def test_masks_make_taxi_easy(make_args):
     """A taxi that may only do what makes sense learns to; one that may do anything learns to do nothing."""
     scores = []

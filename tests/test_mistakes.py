@@ -5,8 +5,21 @@ from pathlib import Path
 
 import ale_py
 import gymnasium as gym
+import processes
 import pytest
-from conftest import ATARI, CLIPPED, CONTINUOUS, DISCRETE, ONE_LOSS, PPO, SCRIPTS, VECTOR, name_of
+from conftest import (
+    ATARI,
+    CLIPPED,
+    CONTINUOUS,
+    DISCRETE,
+    ONE_LOSS,
+    PPO,
+    SCRIPTS,
+    VECTOR,
+    name_of,
+    one_game_and_vectors,
+    real,
+)
 from test_operations import run
 
 import ppo_discrete
@@ -165,13 +178,16 @@ def test_neutral_values_are_not_mistakes(ppo, make_args, no_evaluation):
     ppo.train(make_args(ppo, total_timesteps=64.0, seed=0, **off))
 
 
-def test_from_the_shell(script, tmp_path):
-    result = run(script, "--env-id", "CartPol-v1", cwd=tmp_path)
+@one_game_and_vectors
+def test_as_a_program(script, tmp_path):
+    result = processes.run(script.__file__, "--env-id", "CartPol-v1", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert list(tmp_path.iterdir()) == []
     flags = ["--total-timesteps=128", "--num-envs=4", "--num-steps=16", "--no-anneal-lr", "--eval-episodes=1"]
     env_id = {s: "Pendulum-v1" for s in CONTINUOUS} | {ppo_masked: "Taxi-v4"} | {s: "Breakout" for s in ATARI}
-    result = run(script, "--env-id", env_id.get(script, "CartPole-v1"), *flags, cwd=tmp_path)
+    flags += ["--env-id", env_id.get(script, "CartPole-v1")]
+    flags += ["--env-kwargs", real(script).get("env_kwargs", "{}")]
+    result = processes.run(script.__file__, *flags, cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("mean return ")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

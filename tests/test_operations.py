@@ -6,7 +6,6 @@ import importlib
 import io
 import json
 import math
-import multiprocessing
 import os
 import pickle
 import random
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import broken_envs
 import numpy as np
+import processes
 import pytest
 import torch
 from conftest import (
@@ -30,6 +30,8 @@ from conftest import (
     VECTOR,
     leave_process_group,
     name_of,
+    one_game,
+    one_game_and_vectors,
     one_update,
     real,
     toy,
@@ -103,7 +105,7 @@ def flags_of(args):
 
 
 def run(script, *flags, **kwargs):
-    """The script, in a process of its own."""
+    """The script, from a shell."""
     command = [sys.executable, script.__file__, *map(str, flags)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
 
@@ -132,6 +134,7 @@ def train_until_killed(name, args, owner, function, call, after):
     script.train(script.Args(**args))
 
 
+@one_game_and_vectors
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts.
 
@@ -148,11 +151,11 @@ def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
         ("script", "save", 2, True),  # from 4 on: 6 is saved, its envs are not made yet
     ]
     killed = replace(args, run_dir=make_args(script).run_dir)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_operations"])
     iterations = []
     for moment in moments:
-        process = context.Process(target=train_until_killed, args=(script.__name__, asdict(killed), *moment))
+        process = processes.context().Process(
+            target=train_until_killed, args=(script.__name__, asdict(killed), *moment)
+        )
         process.start()
         process.join(600)
         assert process.exitcode == -signal.SIGKILL
@@ -207,9 +210,7 @@ def start_program(script, flags):
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return subprocess.Popen([sys.executable, *torchrun, script.__file__, *flags], **quiet)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_operations"])
-    process = context.Process(target=run_program, args=(script.__name__, flags))
+    process = processes.context().Process(target=run_program, args=(script.__name__, flags))
     process.start()
     process.wait = lambda: process.join() or process.exitcode
     return process
@@ -344,6 +345,7 @@ def cuts_of(script, make_args, record, **flags):
     return [iteration for (_, _, iteration, *_), _ in saves][:-1]
 
 
+@one_game_and_vectors
 def test_cuts_are_rare(script, make_args, record, no_evaluation):
     """Ten of the longest episodes lie between two; a limit of the flags counts, a game's is of frames."""
     small = dict(num_envs=1, num_steps=10, iterations=8, checkpoints=8) | one_update(script)
@@ -391,6 +393,7 @@ def test_a_clock_that_goes_back_hides_no_row(make_args, monkeypatch):
 # ---- evaluation and video
 
 
+@one_game_and_vectors
 def test_evaluation_in_a_new_process_is_that_of_training(script, make_args, capsys):
     # Away from equal odds, with which any weights would play alike, but not so far that any seed would, too.
     moved = {"learning_rate": 0.01 if script in ATARI else 0.05}
@@ -398,9 +401,9 @@ def test_evaluation_in_a_new_process_is_that_of_training(script, make_args, caps
     script.train(args)
     lines = capsys.readouterr().out.splitlines()[-3:]
     allowed = [flag for flag in flags_of(args) if "toy_envs:" in flag]
-    evaluated = run(script, "--evaluate", args.run_dir, *allowed, check=True)
+    evaluated = processes.run(script.__file__, "--evaluate", args.run_dir, *allowed)
     assert lines[1].startswith("returns of evaluation:") and len(lines[1].split()) == 3 + 3
-    assert evaluated.stdout.splitlines() == lines
+    assert evaluated == (0, "\n".join([*lines, ""]), "")
 
 
 def test_small_returns_are_not_rounded_away(script, make_args, monkeypatch, capsys):
@@ -455,6 +458,7 @@ def test_video_is_of_a_whole_episode(script, make_args):
     assert (frames[1:] != frames[:-1]).any(axis=(1, 2, 3)).all()
 
 
+@one_game
 def test_video_of_a_game(atari, make_args):
     args = make_args(atari, iterations=1, capture_video=True, **real(atari))
     atari.train(args)

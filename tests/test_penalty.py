@@ -116,6 +116,7 @@ def test_beta_is_part_of_a_checkpoint(make_args):
     assert same_weights(agent, resumed)
 
 
+@pytest.mark.long
 def test_it_learns(make_args):
     """To swing: returns of about -1200 at first."""
     flags = dict(num_steps=256, num_minibatches=16, update_epochs=10, learning_rate=1e-3, gamma=0.9)

@@ -61,11 +61,15 @@ def make_args(tmp_path):
 
 
 @pytest.fixture
-def own(make_args):
-    """Args of runs that make their own pairs."""
+def own(make_args, tmp_path):
+    """Args of runs that make their own pairs: of prompts as those of sorting, but few."""
+    lines = [{"prompt": f"{i * 37 % 100_000:05}>", "answer": "x"} for i in range(300)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
 
     def make(script, **flags):
-        few = dict(task="sorting", num_pairs=40, sft_steps=40, eval_size=8, batch_size=16)
+        few = dict(
+            task=str(tmp_path / "prompts.jsonl"), num_pairs=40, sft_steps=5, eval_size=8, batch_size=16
+        )
         few["reward"] = "test_preferences:late"
         return make_args(script, **few | {"max_new_tokens": 12} | flags)
 

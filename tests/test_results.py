@@ -433,6 +433,7 @@ def test_the_table_has_nothing_that_is_not_understood():
             assert len(names) <= 2 or "finals" in picture
 
 
+@pytest.mark.long
 def test_a_killed_benchmark_goes_on(tmp_path):
     """kill -9 of everything in the middle of a run; the same command ends with the curve of a whole run."""
     program, folder = results.ROOT / "benchmarks/learning_curves.py", tmp_path / "runs/tiny__seed=3"

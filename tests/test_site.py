@@ -1,6 +1,8 @@
 """The reading room (docs/site.py) in a browser: no errors, no dead links, no requests, buttons that work."""
 
 import importlib.util
+import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, name_of
+from filelock import FileLock
 from test_family import DIFFS, FAMILY, definitions, rows_of_the_table, tags_of
 
 import ppo_continuous
@@ -22,13 +25,24 @@ import ppo_discrete
 from variants import trpo
 
 SCRIPTS = [*ROOT.glob("*.py"), *ROOT.glob("variants/*.py")]
+NAMED_DIFFS = {f"{name_of(parent)}, {name_of(child)}": (parent, child) for parent, child in DIFFS}
+
+
+def few(cases, short):
+    """The cases by their names; all but one are long."""
+    long = pytest.mark.long
+    return [pytest.param(*case, id=x, marks=[long] * (x != short)) for x, case in cases.items()]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "docs/site.py", "--no-open", "--out", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=200)
+    """Made once, by whichever process of pytest-xdist needs it first."""
+    folder = tmp_path_factory.getbasetemp()
+    out = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "site"
+    with FileLock(f"{out}.lock"):
+        if not (out / "index.html").exists():
+            command = [sys.executable, "docs/site.py", "--no-open", "--out", str(out)]
+            subprocess.run(command, cwd=ROOT, check=True, timeout=200)
     return out
 
 
@@ -94,6 +108,7 @@ def test_links_and_anchors_lead_somewhere(site):
             assert not anchor or anchor in pages[file].ids, (path, link)
 
 
+@pytest.mark.long
 def test_every_page_opens_without_an_error(site, page):
     """Nor is one wider than the screen. Of the pages of tests and benchmarks, one stands for ten."""
     pages = [path for path in site.rglob("*.html") if path.parent.name not in ("tests", "benchmarks")]
@@ -104,7 +119,7 @@ def test_every_page_opens_without_an_error(site, page):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", few({path.stem: [path] for path in SCRIPTS}, "ppo_discrete"))
 def test_a_page_has_its_whole_script(site, page, script):
     page.go(script.relative_to(ROOT).with_suffix(".html"))
     assert page.locator(".code code").all_text_contents()
@@ -115,7 +130,7 @@ def test_a_page_has_its_whole_script(site, page, script):
     assert [name for name, _ in lines] == [f"L{n}" for n in range(1, len(lines) + 1)]
 
 
-@pytest.mark.parametrize("letter", FAMILY)
+@pytest.mark.parametrize("letter", few({letter: [letter] for letter in FAMILY}, "D"))
 def test_a_tagged_line_has_its_note_beside_it(site, page, letter):
     script = FAMILY[letter]
     page.go(Path(script.__file__).relative_to(ROOT).with_suffix(".html"))
@@ -203,7 +218,7 @@ def test_search_finds(page):
     page.wait_for_url("**/docs/five_fixes.html#*")
 
 
-@pytest.mark.parametrize(("parent", "child"), DIFFS, ids=name_of)
+@pytest.mark.parametrize(("parent", "child"), few(NAMED_DIFFS, "ppo_discrete, ppo_continuous"))
 def test_a_diff_is_of_just_the_lines_that_git_changes(page, parent, child):
     """Old and new lines, put together in their order, are the two files; their number is that of git."""
     page.go(f"diffs/{name_of(parent)}--{name_of(child)}.html")
@@ -331,12 +346,10 @@ def texts(page, selector):
     return [text.strip().replace("−", "-") for text in page.locator(selector).all_text_contents()]
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("ratio", [0.55, 0.9, 1.1, 1.45])
-def test_the_clip_is_that_of_autograd(page, ratio, sign):
+def test_the_clip_is_that_of_autograd(page):
     page.go("figures.html")
-    page.select_option("#sign", str(sign))
-    for epsilon in (0.2, 0.5):
+    for sign, ratio, epsilon in itertools.product((1, -1), (0.55, 0.9, 1.1, 1.45), (0.2, 0.5)):
+        page.select_option("#sign", str(sign))
         page.fill("#ratio", str(ratio))
         page.fill("#epsilon", str(epsilon))
         x = torch.tensor(ratio, requires_grad=True)
@@ -419,6 +432,7 @@ def test_the_cart_is_that_of_gymnasium_and_its_agent_balances(page):
     assert texts(page, "#agent-table td:nth-child(8)") == ["1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (390, "dark")])
 def test_nothing_is_inaccessible(page, scheme, width):
     """axe-core finds nothing on a page of each kind."""

@@ -103,6 +103,7 @@ def test_a_script_without_folders_of_its_own_runs_in_one(place):
     assert (folder / "runs/1").read_text() == "2"
 
 
+@pytest.mark.long
 def test_killed_ten_times_it_ends_as_if_it_never_was(place):
     """SIGTERM; SIGKILL of all at once; SIGKILL of the program, whose runs go on, and are waited for."""
     flags = ["mine.py", "--seeds", "1-3", "--workers", "2", "--", "--total-timesteps", "400"]
@@ -231,6 +232,7 @@ def test_a_script_that_has_changed_is_another(place):
     assert code == 2 and "was made by another version of mine.py" in error
 
 
+@pytest.mark.long
 def test_a_script_of_the_family(tmp_path):
     """Killed between checkpoints it is resumed, and ends as an undisturbed run does."""
     flags = [str(ROOT / "ppo_discrete.py"), "--seeds", "1", "--", "--total-timesteps", "8192"]

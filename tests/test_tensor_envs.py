@@ -1,10 +1,8 @@
 """variants/ppo_tensor_envs.py: its env is gymnasium's, and what its rollouts make of it."""
 
-import subprocess
-import sys
-
 import gymnasium as gym
 import numpy as np
+import processes
 import pytest
 import torch
 from conftest import ROOT, Stopped, same_weights
@@ -210,12 +208,12 @@ def test_it_learns(run_args):
     assert log[-1]["episode_return"] > 200
 
 
-def test_from_the_shell(tmp_path):
-    command = [sys.executable, ROOT / "variants/ppo_tensor_envs.py"]
+def test_as_a_program(tmp_path):
+    path = ROOT / "variants/ppo_tensor_envs.py"
     flags = ["--num-envs", "8", "--total-timesteps", "2048", "--run-dir", "run"]
     for line in (flags, ["--evaluate", "run"]):
-        result = subprocess.run([*command, *line], capture_output=True, text=True, cwd=tmp_path)
+        result = processes.run(path, *line, cwd=tmp_path)
         assert not result.returncode, result.stderr
         assert "mean return" in result.stdout
-    result = subprocess.run([*command, *flags], capture_output=True, text=True, cwd=tmp_path)
+    result = processes.run(path, *flags, cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.count("\n") == 1

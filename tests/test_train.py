@@ -29,7 +29,6 @@ from conftest import (
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
@@ -295,16 +294,14 @@ def test_returns_are_built_from_raw_advantages(script, make_args, record, rollou
     torch.testing.assert_close(batch.returns, result + values)
 
 
-slow = pytest.mark.slow
-COMPILED = [ppo_discrete, ppo_atari]
-COMPILED += [
-    pytest.param(script, marks=slow)
+COMPILED = [
+    pytest.param(script, marks=[] if script is ppo_discrete else pytest.mark.long, id=name_of(script))
     for script in SCRIPTS
-    if script not in COMPILED and hasattr(script.Args, "compile")
+    if hasattr(script.Args, "compile")
 ]
 
 
-@pytest.mark.parametrize("script", COMPILED, ids=name_of)
+@pytest.mark.parametrize("script", COMPILED)
 @torch._dynamo.config.patch(trace_autograd_ops=False)
 def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
     """Up to rounding; loss and gradients are one graph, which a changing clip_coef makes few versions of.

@@ -64,6 +64,7 @@ def steps_of(place):
     return {x.parent.parent.name: int(x.read_text()) for x in place.glob("runs/tune/*/*/checkpoint.pt")}
 
 
+@pytest.mark.long
 def test_it_finds_what_is_good_and_stops_what_is_not(place):
     """Shown on other seeds, beside the default flags; a command ends it, that can be pasted."""
     code, out, _ = tune(place, "--trials", "9")
@@ -90,6 +91,7 @@ def test_it_finds_what_is_good_and_stops_what_is_not(place):
     assert again.splitlines()[-1] == command and "trial" not in again.partition("|")[0]
 
 
+@pytest.mark.long
 def test_killed_it_goes_on_with_the_same_trial(place):
     """Its runs, which SIGKILL leaves behind, too, are not repeated."""
     line = [*TUNE, *FLAGS, "--trials", "3", *TOTAL]
@@ -109,6 +111,7 @@ def test_killed_it_goes_on_with_the_same_trial(place):
     assert begun[:2] == [["0"], ["0"]] and int(begun[2][1]) >= 10  # one went on where it was
 
 
+@pytest.mark.long
 def test_processes_share_a_study(place):
     line = [*TUNE, *FLAGS, "--trials", "4", *TOTAL]
     both = [subprocess.Popen(line, cwd=place, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -118,6 +121,7 @@ def test_processes_share_a_study(place):
     assert any("python mine.py" in out for out in outs)
 
 
+@pytest.mark.long
 def test_a_process_leaves_the_trials_of_others_alone(place):
     """That begins while another one is in a trial: neither takes what the other has."""
     line = [*TUNE, *FLAGS, "--trials", "2", "--", "--total-timesteps", "400"]
