@@ -41,8 +41,15 @@ def name_of(script):
     return Path(script.__file__).stem
 
 
+def params_of(scripts, copies):
+    """The scripts as parameters; tests of those that are copies are long."""
+    return [pytest.param(x, id=name_of(x), marks=[pytest.mark.long] * (x in copies)) for x in scripts]
+
+
 def each_of(scripts):
-    return pytest.fixture(params=scripts, ids=name_of)(lambda request: request.param)
+    """A fixture. As one process, ppo_atari_distributed.py is ppo_atari.py: test_distributed.py has that."""
+    copies = [ppo_atari_distributed] if len(scripts) > 1 else []
+    return pytest.fixture(params=params_of(scripts, copies))(lambda request: request.param)
 
 
 script, discrete, vector, atari = each_of(SCRIPTS), each_of(DISCRETE), each_of(VECTOR), each_of(ATARI)
@@ -50,13 +57,9 @@ ppo, clipped, one_loss = each_of(PPO), each_of(CLIPPED), each_of(ONE_LOSS)
 continuous = each_of(CONTINUOUS)
 
 
-def of_each(name, scripts):
-    """A mark for tests of each of these scripts; those of copies of ppo_atari.py, with its games, are long."""
-    params = [pytest.param(x, id=name_of(x), marks=[pytest.mark.long] * (x in ATARI[1:])) for x in scripts]
-    return pytest.mark.parametrize(name, params)
-
-
-one_game, one_game_and_vectors = of_each("atari", ATARI), of_each("script", SCRIPTS)
+# Both copies of ppo_atari.py have its games: where these are all that a test sees, one script is enough.
+one_game = pytest.mark.parametrize("atari", params_of(ATARI, ATARI[1:]))
+one_game_and_vectors = pytest.mark.parametrize("script", params_of(SCRIPTS, ATARI[1:]))
 
 
 def pytest_addoption(parser):

@@ -31,6 +31,7 @@ def imported(name, text, tmp_path, monkeypatch):
     return module
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "script", "env"), CASES)
 def test_each_edit_changes_what_is_learned(name, script, env, tmp_path, monkeypatch):
     """But for clips that only matter where numbers are large, and time limits where none is reached."""

@@ -17,6 +17,7 @@ def test_every_agent_is_in_the_table():
     assert len(TABLE) >= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "script", "score"), TABLE)
 def test_it_plays_as_well_as_it_did(name, script, score, tmp_path):
     """Other processors round otherwise, so that some of its ten episodes may end otherwise."""

@@ -111,7 +111,7 @@ def test_grey_is_luminance():
 # ---- the details
 
 
-@one_game
+@pytest.mark.long
 def test_up_to_30_frames_of_doing_nothing(make):
     envs, noops = make("Freeway", 16), Counter()
     envs.reset(seed=list(range(0, 32, 2)))

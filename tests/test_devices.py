@@ -194,6 +194,7 @@ def assert_same_end(args, other):
 # ---- the scripts
 
 
+@pytest.mark.long
 def test_a_run(script, elsewhere, cpu_run, tmp_path):
     """It finds the device by itself."""
     args = replace(cpu_run, run_dir=str(tmp_path / "run"), device="auto")
@@ -216,6 +217,7 @@ def test_a_run_goes_on_elsewhere(script, first, elsewhere, cpu_run, tmp_path):
     assert_same_end(args, cpu_run)
 
 
+@pytest.mark.long
 def test_evaluation(script, elsewhere, cpu_run):
     flags = ["--evaluate", cpu_run.run_dir]
     flags += ["--reward", cpu_run.reward] if script in LANGUAGE else []  # code is named anew each time

@@ -109,6 +109,7 @@ def test_target_kl_stops_both_processes_together(target_kl, epochs, make_two, tr
     assert first["kl"] == [0.5] * 4  # and that is what the curve shows
 
 
+@pytest.mark.long
 def test_from_the_shell_one_speaks(make_two):
     """And what it says last is not lost."""
     args = make_two()

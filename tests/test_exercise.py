@@ -42,6 +42,7 @@ def run(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.long
 def test_one_is_handed_out_and_graded(run, tmp_path):
     """Number 7: the mistake is there, hints lead to it, the tests fail with it and pass without."""
     assert "Exercise 7 of 50, advantages" in run("7")

@@ -331,6 +331,7 @@ def test_tags_and_table_agree(letter):
     assert sorted(tags_of(FAMILY[letter])) == sorted(tags)
 
 
+@pytest.mark.long
 def test_the_test_of_a_tag_is_of_every_file_that_has_it():
     """Its parameters say so; the test of a tag that is in one file alone needs none."""
     command = [

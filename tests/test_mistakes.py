@@ -195,16 +195,16 @@ def test_as_a_program(script, tmp_path):
 
 def test_env_processes_without_masks_say_nothing(tmp_path):
     """But for the one line of the script."""
-    result = run(ppo_masked, "--env-id", "CartPole-v1", "--async-envs", cwd=tmp_path)
+    result = processes.run(ppo_masked.__file__, "--env-id", "CartPole-v1", "--async-envs", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("ppo_masked.py: CartPole-v1 has no masks")
     assert result.stderr.count("\n") == 1
 
 
 def test_unknown_flags_and_help(tmp_path):
-    result = run(ppo_discrete, "--gama", "0.9", cwd=tmp_path)
+    result = processes.run(ppo_discrete.__file__, "--gama", "0.9", cwd=tmp_path)
     assert result.returncode == 2 and "--gamma" in result.stderr
-    result = run(ppo_discrete, "--help", cwd=tmp_path)
+    result = processes.run(ppo_discrete.__file__, "--help", cwd=tmp_path)
     assert result.returncode == 0 and "--learning-rate FLOAT" in result.stdout
 
 

@@ -130,7 +130,7 @@ def train_until_killed(name, args, owner, function, call, after):
         return result if after else original(*args, **kwargs)
 
     setattr(owner, function, killer)
-    RecordWriter.write = lambda *args: time.sleep(0.005) or write(*args)  # curves on a slow disk
+    RecordWriter.write = lambda *args: time.sleep(0.002) or write(*args)  # curves on a slow disk
     script.train(script.Args(**args))
 
 
@@ -183,7 +183,7 @@ def test_no_checkpoint_is_ahead_of_its_curves(script, make_args, no_evaluation, 
             steps[iteration] = len(scalars)
         save(run_dir, args, iteration, *parts)
 
-    monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.005) or write(*args))
+    monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.002) or write(*args))
     monkeypatch.setattr(script, "save", saving)
     script.train(make_args(script, iterations=3, checkpoints=3, env_id=toy(script, "Endless")))
     assert steps == {1: 1, 2: 2, 3: 3}
@@ -469,6 +469,7 @@ def test_video_of_a_game(atari, make_args):
     assert (abs(red - blue) > 50).any()  # colours
 
 
+@pytest.mark.long
 def test_video_of_mujoco_without_a_display(make_args):
     args = make_args(ppo_continuous, env_id="Hopper-v5", iterations=1, capture_video=True)
     env = {name: value for name, value in os.environ.items() if name != "DISPLAY"} | {"MUJOCO_GL": "egl"}

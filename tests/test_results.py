@@ -479,6 +479,7 @@ def test_the_whole_table_can_be_asked_for(monkeypatch, tmp_path):
     learning_curves.plan(table, list(table["runs"]), learning_curves.TABLE, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "flags"),
     [

@@ -294,14 +294,8 @@ def test_returns_are_built_from_raw_advantages(script, make_args, record, rollou
     torch.testing.assert_close(batch.returns, result + values)
 
 
-COMPILED = [
-    pytest.param(script, marks=[] if script is ppo_discrete else pytest.mark.long, id=name_of(script))
-    for script in SCRIPTS
-    if hasattr(script.Args, "compile")
-]
-
-
-@pytest.mark.parametrize("script", COMPILED)
+@pytest.mark.long
+@pytest.mark.parametrize("script", [x for x in SCRIPTS if hasattr(x.Args, "compile")], ids=name_of)
 @torch._dynamo.config.patch(trace_autograd_ops=False)
 def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
     """Up to rounding; loss and gradients are one graph, which a changing clip_coef makes few versions of.
