@@ -324,6 +324,7 @@ def test_rewards_are_clipped_after_scaling(continuous, small, record):
 @pytest.mark.parametrize(
     "env_id", ["Pendulum-v1", "LunarLanderContinuous-v3", "BipedalWalker-v3", "toy/Pixels-v0"]
 )
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # an action without a shape
 def test_runs(continuous, small, env_id):
     _, log = continuous.train(small(env_id=env_id, num_envs=3, num_steps=20, total_timesteps=120))
     assert all(math.isfinite(row["kl"] + row["value_loss"]) for row in log)

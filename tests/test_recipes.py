@@ -17,6 +17,7 @@ from torch.distributions import Independent, Normal
 import ppo_discrete
 from docs.recipes import self_play
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment")  # copies register it again
 PATCHES = sorted(path.stem for path in (ROOT / "docs/recipes").glob("*.patch"))
 
 

@@ -25,13 +25,7 @@ import ppo_discrete
 from variants import trpo
 
 SCRIPTS = [*ROOT.glob("*.py"), *ROOT.glob("variants/*.py")]
-NAMED_DIFFS = {f"{name_of(parent)}, {name_of(child)}": (parent, child) for parent, child in DIFFS}
-
-
-def few(cases, short):
-    """The cases by their names; all but one are long."""
-    long = pytest.mark.long
-    return [pytest.param(*case, id=x, marks=[long] * (x != short)) for x, case in cases.items()]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +102,6 @@ def test_links_and_anchors_lead_somewhere(site):
             assert not anchor or anchor in pages[file].ids, (path, link)
 
 
-@pytest.mark.long
 def test_every_page_opens_without_an_error(site, page):
     """Nor is one wider than the screen. Of the pages of tests and benchmarks, one stands for ten."""
     pages = [path for path in site.rglob("*.html") if path.parent.name not in ("tests", "benchmarks")]
@@ -119,7 +112,7 @@ def test_every_page_opens_without_an_error(site, page):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
 
-@pytest.mark.parametrize("script", few({path.stem: [path] for path in SCRIPTS}, "ppo_discrete"))
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_page_has_its_whole_script(site, page, script):
     page.go(script.relative_to(ROOT).with_suffix(".html"))
     assert page.locator(".code code").all_text_contents()
@@ -130,7 +123,7 @@ def test_a_page_has_its_whole_script(site, page, script):
     assert [name for name, _ in lines] == [f"L{n}" for n in range(1, len(lines) + 1)]
 
 
-@pytest.mark.parametrize("letter", few({letter: [letter] for letter in FAMILY}, "D"))
+@pytest.mark.parametrize("letter", FAMILY)
 def test_a_tagged_line_has_its_note_beside_it(site, page, letter):
     script = FAMILY[letter]
     page.go(Path(script.__file__).relative_to(ROOT).with_suffix(".html"))
@@ -218,7 +211,7 @@ def test_search_finds(page):
     page.wait_for_url("**/docs/five_fixes.html#*")
 
 
-@pytest.mark.parametrize(("parent", "child"), few(NAMED_DIFFS, "ppo_discrete, ppo_continuous"))
+@pytest.mark.parametrize(("parent", "child"), DIFFS, ids=name_of)
 def test_a_diff_is_of_just_the_lines_that_git_changes(page, parent, child):
     """Old and new lines, put together in their order, are the two files; their number is that of git."""
     page.go(f"diffs/{name_of(parent)}--{name_of(child)}.html")
@@ -432,7 +425,6 @@ def test_the_cart_is_that_of_gymnasium_and_its_agent_balances(page):
     assert texts(page, "#agent-table td:nth-child(8)") == ["1"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (390, "dark")])
 def test_nothing_is_inaccessible(page, scheme, width):
     """axe-core finds nothing on a page of each kind."""

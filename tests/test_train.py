@@ -267,7 +267,7 @@ def spaces():
             yield pytest.param(script, {"env_id": f"toy/{name}-v0"}, id=f"{name_of(script)}-{name}")
 
 
-@pytest.mark.parametrize(("script", "flags"), spaces())
+@pytest.mark.parametrize(("script", "flags"), list(spaces()))
 def test_the_ratio_is_one_on_fresh_data(script, flags, make_args, record, no_evaluation):
     losses = record(script, "ppo_loss")
     script.train(make_args(script, learning_rate=1e-2, **flags))
@@ -329,6 +329,7 @@ def test_a_graph_that_breaks_is_an_error(discrete, make_args, monkeypatch):
         discrete.train(make_args(discrete, compile=True))
 
 
+@pytest.mark.long
 def test_a_compiled_run_resumes(make_args, no_evaluation):
     runs = [make_args(ppo_discrete, compile=True, anneal_clip=True, checkpoints=2) for _ in range(2)]
     agent, _ = ppo_discrete.train(runs[0])
