@@ -6,9 +6,14 @@ import os
 from pathlib import Path
 from types import ModuleType
 
-# What torchrun would set, for variants/ppo_atari_distributed.py, and where processes find tests/toy_envs.py.
+HELPERS = Path(__file__).parent / "helpers"
+# What torchrun would set, for variants/ppo_atari_distributed.py, and where processes find envs and rewards.
 os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
-os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "PYTHONPATH": str(Path(__file__).parent)}
+os.environ |= {
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "0",
+    "PYTHONPATH": f"{HELPERS}{os.pathsep}{HELPERS.parent}",
+}
 os.environ["HF_HUB_OFFLINE"] = "1"  # Hugging Face's libraries need not try the network, again and again
 
 import gymnasium as gym  # noqa: E402

@@ -28,7 +28,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 TABLE = tomllib.loads((ROOT / "tests/mutants.toml").read_text())
 GROUPS = {name: tuple(scripts) for name, scripts in TABLE["groups"].items()}
-TESTS_OF_TEXTS = {  # of language models, which have rows of their own in the table of tags
+TESTS_OF_TEXTS = {  # how files are called with tests of language models, which have rows of their own
     GROUPS["language"]: "test_llm",
     ("ppo_llm_truncated",): "test_truncated",
     GROUPS["preferences"]: "test_preferences",
@@ -75,7 +75,8 @@ def named_in_the_table(tag, script):
     table = (ROOT / "docs/details.md").read_text()
     rows = re.findall(rf"^\| {tag} \|.*`(\w+)\.py::(\w+)` \|$", table, re.M)
     [file] = [file for scripts, file in TESTS_OF_TEXTS.items() if script in scripts] or [""]
-    rows = [row for row in rows if row[0] == file or not file and row[0] not in TESTS_OF_TEXTS.values()]
+    of_texts = tuple(TESTS_OF_TEXTS.values())
+    rows = [row for row in rows if (row[0].startswith(file) if file else not row[0].startswith(of_texts))]
     return "::".join(rows[-1 if script == "reward_model" else 0])
 
 

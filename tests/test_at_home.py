@@ -144,7 +144,7 @@ def test_another_script_plays_the_games(script):
 
 
 @pytest.mark.parametrize("flags", [["--resume", ""], ["--resume="], ["--env-id", ""]])
-def test_an_empty_value_is_a_mistake(flags, command_line):  # noqa: F811
+def test_an_empty_value_is_a_mistake(flags, command_line):
     code, out, err = command_line(ppo_discrete, *flags)
     assert (code, out, err) == (2, "", "ppo_discrete.py: an empty value on the command line\n")
 
@@ -160,7 +160,7 @@ def test_no_evaluation_and_no_checkpoint_but_the_last(script, make_args, record)
     assert not played and "eval_return" not in log[-1]
 
 
-def test_a_run_without_evaluation_can_be_evaluated(script, make_args, command_line):  # noqa: F811
+def test_a_run_without_evaluation_can_be_evaluated(script, make_args, command_line):
     args = make_args(script, iterations=1, eval_episodes=0)
     script.train(args)
     code, out, _ = command_line(script, "--evaluate", args.run_dir)
@@ -185,7 +185,7 @@ def test_each_damaged_byte_is_refused(script, make_args, no_evaluation):
     script.load(args.run_dir)
 
 
-def test_a_checkpoint_with_unknown_flags_is_refused(make_args, command_line):  # noqa: F811
+def test_a_checkpoint_with_unknown_flags_is_refused(make_args, command_line):
     args = make_args(ppo_discrete, iterations=1)
     ppo_discrete.train(args)
     path = Path(args.run_dir, "checkpoint.pt")

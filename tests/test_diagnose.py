@@ -275,7 +275,7 @@ def test_deviations_that_shrink_are_a_collapse_if_nothing_was_learned(tmp_path):
     assert names(write_run(tmp_path / "stuck", HEALTHY | STUCK | shrinking, normal)) == ["entropy_collapse"]
 
 
-def test_language_models_learn_with_a_blind_critic(tmp_path):
+def test_texts_learn_with_a_blind_critic(tmp_path):
     blind = LANGUAGE | {"explained_variance": -0.1 * ONE}
     assert names(write_run(tmp_path / "learned", blind, {})) == []
     stuck = {"score": 0.4 + 0.01 * np.sin(np.arange(N)), "exact": 0.4 * ONE}

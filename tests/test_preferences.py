@@ -12,16 +12,17 @@ import torch
 from conftest import ROOT, Stopped, each_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_llm import (  # noqa: F401  the same tests, of these two scripts
-    gpt2,
-    look,
-    make_agent,
-    read,
     test_left_padding_and_what_is_under_it_change_nothing,
     test_temperature_is_of_sampling_learning_and_reference,
     test_the_learner_sees_what_the_sampler_saw,
     test_what_counts_ends_with_the_end_of_text,
 )
 from test_operations import checkpoint, command_line, same  # noqa: F401
+from texts import (
+    gpt2,
+    make_agent,
+    read,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -311,7 +312,7 @@ def test_own_pairs_are_a_task(script, own, make_args):
 
 def test_a_model_that_always_answers_alike_makes_no_pairs(script, own):
     with pytest.raises(script.Mistake, match="nearly always have the same score"):
-        script.train(own(script, reward="test_llm:equal"))
+        script.train(own(script, reward="texts:equal"))
 
 
 def test_pairs_that_are_too_long_are_left_out(script, make_args, tmp_path, capsys):
@@ -443,7 +444,7 @@ def test_stopped_and_resumed_is_never_interrupted(script, own, record, monkeypat
     assert all(same(a[key], b[key]) for key in ("agent", "optimizer", "iteration"))
 
 
-def test_evaluation_is_repeated(script, own, command_line, capfd):  # noqa: F811
+def test_evaluation_is_repeated(script, own, command_line, capfd):
     args = own(script)
     _, log = script.train(args)
     capfd.readouterr()
@@ -462,7 +463,7 @@ def test_a_judge_needs_pairs_for_the_units_of_its_scores(only_judge, make_args):
         reward_model.train(make_args(reward_model, eval_size=0))
 
 
-def test_a_judge_ranks_the_pairs_of_another_file(only_judge, own, command_line, tmp_path):  # noqa: F811
+def test_a_judge_ranks_the_pairs_of_another_file(only_judge, own, command_line, tmp_path):
     """Those that it made itself come first only if no other task is named."""
     args = own(reward_model)
     reward_model.train(args)
@@ -502,7 +503,7 @@ def test_mistake(script, make_args, monkeypatch, flags, message):
     assert message in str(mistake.value)
 
 
-def test_what_cannot_change(script, make_args, command_line):  # noqa: F811
+def test_what_cannot_change(script, make_args, command_line):
     """The size of a batch, by which iterations count; nor is what was learned from evaluated."""
     args = make_args(script, iterations=1)
     script.train(args)

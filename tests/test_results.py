@@ -131,7 +131,7 @@ def test_every_picture_can_be_drawn():
             assert axes.lines or not axes.get_visible(), name
 
 
-def test_the_readme_says_what_language_models_learn():
+def test_the_readme_says_what_texts_learn():
     page = (results.ROOT / "docs/language.md").read_text()
     rows = ("after the warm start", "PPO", "GRPO")
     means = (float(re.search(rf"^\| {row} \|.* (0\.\d+) \|$", page, re.M)[1]) for row in rows)

@@ -10,29 +10,32 @@ import torch
 from conftest import Stopped, each_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_llm import (  # noqa: F401  the same tests, of this script
-    gpt2,
-    make_agent,
-    read,
     test_advantages_are_normalised,
     test_clip,
-    test_every_row_once_an_epoch_in_a_new_order,
     test_left_padding_and_what_is_under_it_change_nothing,
     test_metrics,
     test_nothing_outside_the_mask_has_a_gradient,
     test_on_fresh_data_the_ratio_is_one,
-    test_optimizer,
     test_overall_loss,
     test_pieces_have_the_gradient_of_the_whole,
-    test_schedules,
-    test_target_kl_ends_the_update_after_an_epoch,
     test_temperature_is_of_sampling_learning_and_reference,
     test_the_learner_sees_what_the_sampler_saw,
     test_the_loss_descends_the_kl_to_the_reference,
-    test_the_reference_never_moves,
     test_the_reward_is_on_the_last_token_that_counts,
     test_what_counts_ends_with_the_end_of_text,
 )
+from test_llm_training import (  # noqa: F401  the same tests, of this script
+    test_every_row_once_an_epoch_in_a_new_order,
+    test_optimizer,
+    test_schedules,
+    test_target_kl_ends_the_update_after_an_epoch,
+    test_the_reference_never_moves,
+)
 from test_operations import checkpoint, command_line, same  # noqa: F401
+from texts import (
+    gpt2,
+    read,
+)
 
 from variants import ppo_llm, ppo_llm_truncated
 
@@ -61,7 +64,7 @@ def make_args(tmp_path):
     runs = iter(range(100))
 
     def make(script, iterations=2, **flags):
-        small = dict(task=str(path), reward="test_llm:spread", num_envs=8, num_steps=5, max_new_tokens=5)
+        small = dict(task=str(path), reward="texts:spread", num_envs=8, num_steps=5, max_new_tokens=5)
         small |= dict(sft_steps=0, eval_episodes=3, checkpoints=1, learning_rate=1e-2)
         small |= dict(run_dir=str(tmp_path / f"run{next(runs)}")) | flags
         small.setdefault("total_timesteps", iterations * small["num_envs"] * small["num_steps"])
@@ -192,7 +195,7 @@ def test_the_critic_learns_from_whole_answers(only_ppo, short, record):
 def test_a_score_for_each_token_is_refused(only_ppo, short):
     """When it is known, the windows of its tokens are learned from already."""
     with pytest.raises(only_ppo.Mistake, match="--reward scores tokens"):
-        only_ppo.train(short(reward="test_llm:one_for_each_token", eval_episodes=0))
+        only_ppo.train(short(reward="texts:one_for_each_token", eval_episodes=0))
 
 
 def test_pieces_have_the_gradient_of_the_whole_critic(only_ppo, short, record):
@@ -214,7 +217,7 @@ def test_pieces_have_the_gradient_of_the_whole_critic(only_ppo, short, record):
 
 def test_values_start_at_zero_and_the_critic_learns(only_ppo, make_args, record):
     calls = record(only_ppo, "compute_gae")
-    _, log = only_ppo.train(make_args(only_ppo, iterations=8, reward="test_llm:equal"))
+    _, log = only_ppo.train(make_args(only_ppo, iterations=8, reward="texts:equal"))
     assert not calls[0][0][1].any() and calls[-1][0][1].any()
     assert log[-1]["value_loss"] < 0.2 * log[0]["value_loss"]
 
@@ -297,7 +300,7 @@ def test_stopped_and_resumed_is_never_interrupted(only_ppo, short, monkeypatch, 
 
 @pytest.mark.parametrize(("reward", "warns"), [("equal", True), ("spread", False)])
 def test_a_start_without_scores_is_said(only_ppo, short, capsys, reward, warns):
-    _, log = only_ppo.train(short(reward=f"test_llm:{reward}", eval_episodes=0, sft_steps=0))
+    _, log = only_ppo.train(short(reward=f"texts:{reward}", eval_episodes=0, sft_steps=0))
     assert not any(math.isinf(row["explained_variance"]) for row in log)
     out = capsys.readouterr()
     assert ("nearly all are the same" in out.out + out.err) == warns
@@ -324,7 +327,7 @@ def test_fewer_tokens_end_what_is_on_its_way(only_ppo, short, monkeypatch):
     assert checkpoint(args.run_dir)["running"] == []
 
 
-def test_evaluation_is_repeated(only_ppo, short, command_line, capfd, tmp_path):  # noqa: F811
+def test_evaluation_is_repeated(only_ppo, short, command_line, capfd, tmp_path):
     args = short()
     only_ppo.train(args)
     lines = capfd.readouterr().out.splitlines()[-4:]

