@@ -294,8 +294,15 @@ def test_returns_are_built_from_raw_advantages(script, make_args, record, rollou
     torch.testing.assert_close(batch.returns, result + values)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("script", [x for x in SCRIPTS if hasattr(x.Args, "compile")], ids=name_of)
+def compiled():
+    """Two networks; the others have the same lines."""
+    for each in SCRIPTS:
+        if hasattr(each.Args, "compile"):
+            mark = pytest.mark.long if each in (ppo_discrete, ppo_atari) else pytest.mark.slow
+            yield pytest.param(each, id=name_of(each), marks=mark)
+
+
+@pytest.mark.parametrize("script", list(compiled()))
 @torch._dynamo.config.patch(trace_autograd_ops=False)
 def test_a_compiled_update_is_the_same(script, make_args, no_evaluation):
     """Up to rounding; loss and gradients are one graph, which a changing clip_coef makes few versions of.
