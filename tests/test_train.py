@@ -29,6 +29,7 @@ from conftest import (
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import ppo_atari
 import ppo_continuous
 import ppo_discrete
 import reinforce_baseline
