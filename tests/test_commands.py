@@ -12,6 +12,8 @@ import mutants
 import pytest
 import run_sb3
 
+import ppo_discrete
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "tests", "tools")
 PROGRAMS = sorted(
@@ -78,6 +80,27 @@ def test_what_a_program_does_not_know_costs_a_line():
     for (path, *_), (_, mistake), (code, out, err) in zip(lines, MISTAKES, say(lines), strict=True):
         assert (code, out, err.count("\n")) == (2, "", 1), (path, out, err)
         assert err.startswith(f"{Path(path).name}: ") and mistake in err
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("tools/tune.py --help", "optuna"),
+        ("tools/compare.py benchmarks/results/hopper.csv", "matplotlib"),
+        ("tools/diagnose.py RUN", "matplotlib"),
+    ],
+)
+def test_a_tool_names_the_file_that_installs_what_it_needs(line, package, tmp_path):
+    """With a package of that name that says what Python says of one that is not there."""
+    ppo_discrete.train(ppo_discrete.Args(total_timesteps=512, eval_episodes=0, run_dir=str(tmp_path / "run")))
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}')")
+    path, word = line.split()
+    words = [str(tmp_path / "run") if word == "RUN" else ROOT / word if "/" in word else word]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, ROOT / path, *words]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode and done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"No module named {package}; pip install -r tools/requirements.txt\n")
 
 
 def test_a_peer_that_is_not_installed_is_told(monkeypatch, capsys):

@@ -779,7 +779,9 @@ def write_files(found: dict[str, Groups], folder: Path) -> None:
     try:
         for theme in THEMES:
             draw(found, theme).savefig(folder / f"picture_{theme}.png", dpi=160)
-    except (ImportError, OSError) as error:
+    except ImportError as error:
+        refuse(f"no picture: {error}; pip install -r tools/requirements.txt")
+    except OSError as error:
         refuse(f"no picture: {error}")
 
 

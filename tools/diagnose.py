@@ -896,7 +896,9 @@ def main() -> None:
     path = args.folders[0] / "report.png"
     try:
         draw(runs, path, args.dark)
-    except (ImportError, OSError) as error:
+    except ImportError as error:
+        refuse(f"no {path}: {error}; pip install -r tools/requirements.txt")
+    except OSError as error:
         refuse(f"no {path}: {error}")
     print(f"see {path}")
 

@@ -24,13 +24,17 @@ from typing import NamedTuple
 
 import compare
 import numpy as np
-import optuna
 import sweep
 from diagnose import read_run
 from filelock import FileLock, Timeout
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages.journal import JournalFileBackend, JournalStorage
-from optuna.trial import TrialState
+
+try:
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
+    from optuna.trial import TrialState
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"tune.py: {missing}; pip install -r tools/requirements.txt") from None
 
 SPACE = Path(__file__).parent / "space.toml"
 RUNGS = (1 / 8, 1 / 4, 1 / 2)  # A trial may be stopped after these parts of its steps.
