@@ -160,7 +160,7 @@ def test_model_from_a_folder(script, make_args, tmp_path):
 def test_what_was_learned_leaves_in_the_format_of_hugging_face(script, make_args, tmp_path, monkeypatch):
     """By the lines of the document, with a reference in the checkpoint; --model reads it."""
     agent, _ = script.train(make_args(script, kl_coef=0.1, run_dir=str(tmp_path / "runs/mine")))
-    page = (ROOT / "docs/language.md").read_text()
+    page = (ROOT / "docs/language_runs.md").read_text()
     lines = re.search(r"```python\n(from variants import grpo.*?)```", page, re.S)[1]
     monkeypatch.chdir(tmp_path)
     exec(lines.replace("grpo", script.__name__.split(".")[1]), {})

@@ -132,7 +132,7 @@ def test_every_picture_can_be_drawn():
 
 
 def test_the_readme_says_what_texts_learn():
-    page = (results.ROOT / "docs/language.md").read_text()
+    page = (results.ROOT / "docs/language_runs.md").read_text()
     rows = ("after the warm start", "PPO", "GRPO")
     means = (float(re.search(rf"^\| {row} \|.* (0\.\d+) \|$", page, re.M)[1]) for row in rows)
     start, ppo, grpo = (f"{mean:.2f}" for mean in means)
@@ -563,7 +563,7 @@ def test_rescaled_rewards_are_a_hundredth():
 
 def test_what_the_first_actions_cost_on_ant():
     """The share of them that is cut off, and what a step costs, of the 1 that it pays."""
-    env, page = gym.make("Ant-v5").unwrapped, (results.ROOT / "docs/results.md").read_text()
+    env, page = gym.make("Ant-v5").unwrapped, (results.ROOT / "docs/mujoco.md").read_text()
     noise = np.random.default_rng(0).normal(size=(10_000, *env.action_space.shape))
     for std, share, words, cost in ((1.0, 1 / 3, "a third", 2.1), (math.exp(-1), 1 / 150, "one in 150", 0.5)):
         actions = (std * noise).clip(env.action_space.low, env.action_space.high)
