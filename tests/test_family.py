@@ -30,7 +30,7 @@ from variants import (
 
 
 def not_imported(path):
-    """A script, by its file alone: transformers, which takes long to import, is for test_llm.py."""
+    """A script, by its file alone: transformers, which takes long to import, is for others' tests."""
     module = ModuleType(Path(path).stem)
     module.__file__ = str(ROOT / path)
     return module
@@ -121,28 +121,6 @@ FORKS = {  # of what, and what is not as there
         "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs find_pairs make_batch train"
         " check write_row close_log report show_calibration main",
     ),
-}
-GONE = {  # what the parent has and the fork does without
-    ppo_continuous: {"valid_choices"},
-    ppo_atari: {"mlp", "Flatten", "valid_choices"},
-    ppo_atari_lstm: {"compiled"},
-    ppo_lstm: {"mlp", "compiled"},
-    ppo_tensor_envs: {"Flatten", "make_envs", "valid_choices"},
-    trpo: {"ppo_loss", "mean_metrics"},
-    ppo_llm: {"layer_init", "mlp", "valid_choices", "Flatten", "make_envs"}
-    | {"compiled", "iterations_between_saves", "make_batch", "recent_means"},
-    grpo: {"compute_gae"},
-    dpo: {"group_advantages", "show_first_scores"},
-    reward_model: {"score_pairs"},
-}
-TRAIN_LINES = {  # where it may be longer than 130, or than 125 in language models
-    ppo_continuous: 142,
-    ppo_penalty: 150,
-    trpo: 140,
-    ppo_masked: 136,
-    ppo_lstm: 138,
-    ppo_atari_lstm: 138,
-    ppo_atari_distributed: 145,
 }
 DIFFS = {  # lines added and taken away
     (reinforce_baseline, ppo_discrete): (70, 40),
@@ -283,7 +261,6 @@ def test_siblings_are_the_same_to_the_letter(module):
     renamed = [loss if name.endswith("_loss") else name for name in ours]
     shared = [name for name in renamed if name in original]
     assert shared == [name for name in original if name in renamed]  # in the same order
-    assert set(original) - set(renamed) == GONE.get(module, set())
     assert {name for name in ours if ours[name] != original.get(name)} == set(own.split())
 
 
@@ -387,12 +364,20 @@ def test_tagged_lines_of_the_lstm_are_those_of_its_parent_and_of_atari():
 EVERY = [*FAMILY.values(), ppo_tensor_envs, ppo_lstm]
 
 
+def lines_of_train(module):
+    """How many it may have: a fork fifteen more than its parent, so that a line of all breaks one limit."""
+    if module in FORKS and module is not reinforce_baseline:
+        parent, _ = FORKS[module]
+        return len(definitions(parent)["train"].splitlines()) + 15
+    return 130
+
+
 @pytest.mark.parametrize("module", EVERY, ids=name_of)
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
         assert lengths.pop("Agent") <= 95 and lengths.pop("Args") <= 55
-    assert lengths.pop("train") <= TRAIN_LINES.get(module, 125 if module in LANGUAGE else 130)
+    assert lengths.pop("train") <= lines_of_train(module)
     assert max(lengths.values()) <= 45
 
 
