@@ -4,8 +4,7 @@ import csv
 import difflib
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, as_completed
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -68,26 +67,6 @@ def replace_once(text: str, old: str, new: str, where: str) -> str:
 def provenance(packages: list[str] = PACKAGES) -> str:
     """Commit of this repository, versions and hardware."""
     return sweep.provenance(packages, ROOT)
-
-
-def run_missing(path: Path, head: list[str], jobs: dict, work: Callable, pool: Executor) -> None:
-    """Do the jobs that have no rows in the CSV file, and write their rows as soon as they are there.
-
-    jobs is {how the rows begin: arguments of work}; work gives all rows of a job. What one of them raises is
-    raised when the others have ended.
-    """
-    there = read_rows(path)
-    if not path.exists():
-        path.write_text(",".join(head) + "\n")
-    todo = [job for job in jobs if list(map(str, job)) not in (row[: len(job)] for row in there)]
-    running = [pool.submit(work, *jobs[job]) for job in todo]
-    for future in as_completed(running):
-        if not future.exception():
-            with path.open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(future.result())
-            print(*future.result()[-1], flush=True)
-    for future in running:
-        future.result()
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float], layout: str | None = None, **settings):

@@ -53,7 +53,7 @@ Found = Iterator[tuple[str, float]]
 
 def run_tests(device: str, small: bool) -> Found:
     """Those that concern devices: on a pretended one, and on the GPU beside the CPU."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_devices.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "tests/test_devices.py"]
     only = ["-k", "ppo_discrete"] if small else []
     done = subprocess.run([*command, *only], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

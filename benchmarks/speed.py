@@ -95,16 +95,9 @@ def run_sb3(args: Args, folder: str) -> dict:
             self.steps.append(self.num_timesteps)
             self.seconds.append(now() - START)
 
-    updates, update = [], agent.train
-
-    def timed() -> None:
-        start = time.perf_counter()
-        update()
-        updates.append(time.perf_counter() - start)
-
-    agent.train, clock = timed, Clock()
+    clock = Clock()
     agent.learn(args.steps, callback=clock)
-    return measure(clock.steps, clock.seconds) | {"update": sum(updates[1:])}
+    return measure(clock.steps, clock.seconds)
 
 
 def run_breakdown(args: Args, folder: str) -> dict:

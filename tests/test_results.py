@@ -14,8 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 
 import common
@@ -138,25 +136,6 @@ def test_the_readme_says_what_texts_learn():
     start, ppo, grpo = (f"{mean:.2f}" for mean in means)
     readme = (results.ROOT / "README.md").read_text()
     assert f"from {start} to {ppo} of prompts right (GRPO: {grpo})" in readme
-
-
-def test_a_job_is_done_once(tmp_path):
-    """Its rows are there as soon as it is done, whatever becomes of others."""
-    path, done, broken = tmp_path / "rows.csv", [], {2}
-
-    def work(name, seed):
-        if seed in broken:
-            raise ValueError
-        done.append((name, seed))
-        return [[name, seed, k] for k in range(2)]
-
-    jobs = {("a", seed): ("a", seed) for seed in (1, 2, 3)}
-    for _ in range(3):
-        with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError) if broken else nullcontext():
-            common.run_missing(path, ["name", "seed", "k"], jobs, work, pool)
-        broken = set()
-    assert sorted(done) == [("a", 1), ("a", 2), ("a", 3)]
-    assert sorted(common.read_rows(path)) == [["a", str(s), str(k)] for s in (1, 2, 3) for k in (0, 1)]
 
 
 def test_a_table_in_markdown():

@@ -55,15 +55,6 @@ class EpisodicLife(gym.Wrapper):
         return obs, reward, terminated or life_lost, truncated, info
 
 
-class FireReset(gym.Wrapper):
-    """Press FIRE, then the action after it, where an episode starts."""
-
-    def reset(self, **kwargs):
-        self.env.reset(**kwargs)
-        self.env.step(1)
-        return self.env.step(2)[::4]
-
-
 class Warp(gym.ObservationWrapper):
     """Grey frames of 84 x 84."""
 
