@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from mutants import MUTANTS, named_in_the_table, scripts_of
 
 sys.path.append(str(ROOT / "tools"))
 import exercise  # noqa: E402
@@ -15,7 +16,10 @@ EXERCISES = exercise.read()
 def test_each_exercise_is_a_mutant_of_one_line():
     assert len({(x.script, x.line, x.broken) for x in EXERCISES}) == len(EXERCISES) == 50
     for x in EXERCISES:
-        assert x.mutant() and x.source.count(x.line) == 1, x.number
+        same = [mutant for mutant in MUTANTS if (mutant.line, mutant.broken) == (x.line, x.broken)]
+        [mutant] = [mutant for mutant in same if x.script in scripts_of(mutant)][:1]
+        assert x.test == (mutant.test or named_in_the_table(mutant.subject, x.script)), x.number
+        assert x.source.count(x.line) == 1, x.number
         whole, broken = x.source.splitlines(), x.source.replace(x.line, x.broken).splitlines()
         assert [n for n, pair in enumerate(zip(whole, broken, strict=True), 1) if len({*pair}) > 1] == [x.at]
         assert f"def {x.function()}(" in x.source or f"class {x.function()}(" in x.source

@@ -24,9 +24,6 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests"))
-from mutants import MUTANTS, file_of, named_in_the_table, scripts_of  # noqa: E402
-
 CONTROL = "--env-id Pendulum-v1 --total-timesteps 100000"
 FLAGS = {  # A short run has these; other scripts have as many timesteps in their default envs.
     "ppo_continuous": CONTROL,
@@ -41,24 +38,21 @@ UNUSED = (".*", "runs", "wandb", "__pycache__", "site", "exercises", "pictures")
 class Exercise:
     """A script with one line broken."""
 
-    def __init__(self, number: int, topic: str, script: str, line: str, broken: str, hint: str, why: str):
+    def __init__(self, number: int, topic: str, row: dict[str, str]):
         self.number = number
         self.topic = topic
-        self.script = script
-        self.line = line
-        self.broken = broken
-        self.hint = hint
-        self.why = why
-        self.path = file_of(script)
+        self.script = row["script"]
+        self.line = row["line"]
+        self.broken = row["broken"]
+        self.test = row["test"]
+        self.hint = row["hint"]
+        self.why = row["why"]
+        self.path = ROOT / f"{self.script}.py"
+        if not self.path.exists():
+            self.path = ROOT / f"variants/{self.script}.py"
         self.source = self.path.read_text()
-        before = self.source[: self.source.index(line)]
+        before = self.source[: self.source.index(self.line)]
         self.at = before.count("\n") + 1
-
-    def mutant(self):
-        """Returns the one of tests/mutants.py that breaks the script in the same way."""
-        change = (self.line, self.broken)
-        same = [mutant for mutant in MUTANTS if (mutant.line, mutant.broken) == change]
-        return next(mutant for mutant in same if self.script in scripts_of(mutant))
 
     def function(self) -> str:
         """Returns the name of the function or class that the line is in."""
@@ -87,14 +81,12 @@ class Exercise:
 
     def passes(self, path: Path) -> bool:
         """Returns whether the test of the mistake passes with this file in the script's place."""
-        mutant = self.mutant()
-        test = mutant.test or named_in_the_table(mutant.subject, self.script)
-        file, name = test.split("::")
+        file, name = self.test.split("::")
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "copy")
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*UNUSED))
             shutil.copy(path, copy / self.path.relative_to(ROOT))
-            command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
+            command = [sys.executable, "-m", "pytest", "-qx", "-m", "not slow", "-p", "no:cacheprovider"]
             command += [f"tests/{file}.py", "-k", name, "--script", self.script]
             command += [f"--basetemp={folder}/tmp"]
             result = subprocess.run(command, cwd=copy, capture_output=True, text=True)
@@ -112,7 +104,7 @@ def read() -> list[Exercise]:
     for topic, rows in topics.items():
         for row in rows:
             number = len(exercises) + 1
-            exercises.append(Exercise(number, topic, **row))
+            exercises.append(Exercise(number, topic, row))
     return exercises
 
 
