@@ -11,6 +11,7 @@ benchmarks/results.py tables.
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,9 +21,11 @@ import tomllib
 from pathlib import Path
 
 from common import ROOT, Parser, compare, find, provenance, refuse, sweep
+from compare import count, number
 
 TABLE = ROOT / "benchmarks/runs.toml"
 INHERITED = {"script", "env", "flags", "seeds", "eval_episodes"}  # by a run that is like another
+SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
 KEYS = ("script", "patch", "env", "flags", "seeds", "eval_episodes", "title", "note", "published")  # of a run
 
 
@@ -75,6 +78,18 @@ def script_name(run: dict) -> str:
 
 def title(run: dict) -> str:
     return run.get("title", run["env"])
+
+
+def brief(published: dict, run: dict) -> str:
+    """CleanRL 1443 (v4): label, value, and what is not as in our run."""
+    version = re.search(r"v\d+$", published["env"])
+    other = [version[0] if version else published["env"]] if published["env"] != run["env"] else []
+    if published["statistic"] != SAME:
+        kind = published["statistic"].partition(",")[0]
+        other.append(f"{kind}, greedy" if "deterministic" in published["statistic"] else kind)
+    if "steps" in published:
+        other.append(f"{count(published['steps'])} steps")
+    return f"{published['label']} {number(published['value'])}" + (f" ({', '.join(other)})" if other else "")
 
 
 def apply_patch(patch: Path, script: Path, target: Path) -> None:

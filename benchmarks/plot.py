@@ -15,8 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from common import RESULTS, ROOT, SIZE, THEMES, WIDTH, Parser, compare, find, fingerprint, refuse, subplots
 from compare import Results, bootstrap, draw_curves, make_line, style
-from learning_curves import csv_path, read_table, script_name, title
-from results import SAME, brief
+from learning_curves import SAME, brief, csv_path, read_table, script_name, title
 
 FOLDER = ROOT / "docs/pictures"
 FINISHED = {"surrogate", "clip", "fix_noise", "fix_ratios", "language"}  # their pages name the commit

@@ -20,23 +20,10 @@ from collections.abc import Callable
 import numpy as np
 from common import ROOT, Parser, find, markdown, refuse
 from compare import count, interval, number, read_csv
-from learning_curves import command, csv_path, read_table, script_name, title
+from learning_curves import SAME, brief, command, csv_path, read_table, script_name, title
 
-SAME = "last 100 training episodes"  # the statistic of episode_return, as published figures name it
 STUDIES = ("ablation", "failures", "gpu", "preferences", "timings")  # modules, imported when needed
 TABLE = read_table()
-
-
-def brief(published: dict, run: dict) -> str:
-    """CleanRL 1443 (v4): label, value, and what is not as in our run."""
-    version = re.search(r"v\d+$", published["env"])
-    other = [version[0] if version else published["env"]] if published["env"] != run["env"] else []
-    if published["statistic"] != SAME:
-        kind = published["statistic"].partition(",")[0]
-        other.append(f"{kind}, greedy" if "deterministic" in published["statistic"] else kind)
-    if "steps" in published:
-        other.append(f"{count(published['steps'])} steps")
-    return f"{published['label']} {number(published['value'])}" + (f" ({', '.join(other)})" if other else "")
 
 
 def summary(*names: str) -> str:
