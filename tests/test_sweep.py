@@ -98,8 +98,10 @@ def test_each_point_of_the_grid_with_each_seed(place):
 def test_a_script_without_folders_of_its_own_runs_in_one(place):
     """Whatever it writes is in there; killed, it begins anew."""
     folder = place / "out/peer__learning_rate=1__seed=2"
-    (folder / "runs").mkdir(parents=True)  # mkdir would fail, were this not removed
-    assert sweep(place, "peer.py", "--seeds", "2", "--grid", "learning-rate=1", "--out", "out")[0] == 0
+    flags = ["peer.py", "--seeds", "2", "--grid", "learning-rate=1", "--out", "out"]
+    sweep(place, *flags, "--print")
+    (folder / "runs").mkdir()  # mkdir would fail, were this not removed
+    assert sweep(place, *flags)[0] == 0
     assert (folder / "runs/1").read_text() == "2"
 
 
@@ -230,6 +232,32 @@ def test_a_script_that_has_changed_is_another(place):
     (place / "mine.py").write_text(SCRIPT + "#")
     code, _, error = sweep(place, *flags)
     assert code == 2 and "was made by another version of mine.py" in error
+
+
+def test_a_folder_of_somebody_else_is_left_alone(place):
+    """Also one with a checkpoint, which is of no run of a sweep; no other run has begun then."""
+    folder = place / "runs/sweep/mine__seed=2"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.pt").write_text("1")
+    code, out, error = sweep(place, "mine.py", "--seeds", "1-2", "--", "--total-timesteps", "1")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert "mine__seed=2 is not empty, and holds no run of a sweep" in error
+    assert [path.name for path in (place / "runs").rglob("*")] == ["sweep", "mine__seed=2", "checkpoint.pt"]
+    (folder / "checkpoint.pt").rename(folder / "sweep.json.part")  # of a sweep that was killed at once
+    assert sweep(place, "mine.py", "--seeds", "1-2", "--", "--total-timesteps", "1")[0] == 0
+
+
+def test_a_script_that_changes_during_the_sweep_is_told(place):
+    """The runs that begin later would be of another script than they say."""
+    flags = ["mine.py", "--seeds", "1-2", "--workers", "1", "--", "--total-timesteps", "100"]
+    with subprocess.Popen([*SWEEP, *flags], cwd=place, stdout=subprocess.PIPE, text=True) as process:
+        while not steps_done(place):
+            time.sleep(0.02)
+        (place / "mine.py").write_text(SCRIPT + "#")
+        out, _ = process.communicate()
+    assert process.returncode == 1
+    assert f"mine__seed=2: {place}/mine.py has changed since the sweep began" in out
+    assert list(results(place)) == ["mine__seed=1"]
 
 
 @pytest.mark.long

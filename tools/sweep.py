@@ -177,16 +177,25 @@ def make_job(script: str, flags: list[str], seed: int, resumes: bool, made: str)
         "seed": seed,
         "resumes": resumes,
         "cwd": str(Path.cwd()),
-        "sha256": hashlib.sha256(Path(script).read_bytes()).hexdigest(),
+        "sha256": digest_of(Path(script)),
         "made": made,
     }
 
 
+def digest_of(script: Path) -> str:
+    """Returns what tells two versions of a script apart; nothing if it is not there."""
+    if not script.is_file():
+        return ""
+    return hashlib.sha256(script.read_bytes()).hexdigest()
+
+
 def prepare(jobs: dict[Path, dict]) -> None:
-    """Writes each job into its folder, unless it is there; refuses if there is another one."""
+    """Writes each job into its folder, unless it is there; refuses if anything else is."""
     for folder, job in jobs.items():
         if has_job(folder):
             compare_jobs(folder, read_job(folder), job)
+        elif folder.exists() and not is_free(folder):
+            refuse(f"{folder} is not empty, and holds no run of a sweep; take another folder, or move it")
     for folder, job in jobs.items():  # Nothing is written before all jobs are known to fit.
         if not has_job(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,6 +210,15 @@ def compare_jobs(folder: Path, old: dict, job: dict) -> None:
             if key == "sha256":
                 made = f"by another version of {job['script']}"
             refuse(f"{folder} was made {made}; take another folder, or delete it")
+
+
+def is_free(folder: Path) -> bool:
+    """Returns whether nothing of anybody's is in a folder that a run will have for itself."""
+    if not folder.is_dir():
+        return False
+    names = [path.name for path in folder.iterdir()]
+    # The file is of a sweep that was killed before it had written its first one.
+    return set(names) <= {"sweep.json.part"}
 
 
 def has_job(folder: Path) -> bool:
@@ -237,6 +255,9 @@ def run(folder: Path) -> None:
             return
         job = read_job(folder)
         script = Path(job["cwd"], job["script"])
+        if digest_of(script) != job["sha256"]:
+            print(f"{folder.name}: {script} has changed since the sweep began", file=sys.stderr)
+            raise SystemExit(1)
         line = [sys.executable, str(script), *job["flags"], "--seed", str(job["seed"])]
         if job["resumes"] and (folder / "checkpoint.pt").exists():
             line += ["--resume", str(folder)]
