@@ -6,8 +6,8 @@
 
 The table is benchmarks/runs.toml. tools/sweep.py does the runs, in runs/benchmarks/NAME__seed=N: whatever
 stopped this program, the same command goes on. As soon as a seed is finished, its rows are in
-benchmarks/results/NAME.csv; delete that file to make a run anew. Then benchmarks/plot.py makes pictures, and
-benchmarks/results.py tables.
+benchmarks/results/NAME.csv. To make a run anew, delete that file and the run's folders in runs/benchmarks.
+Then benchmarks/plot.py makes pictures, and benchmarks/results.py tables.
 """
 
 import os
@@ -159,7 +159,10 @@ def main() -> None:
             there, wanted = compare.read_csv(csv_path(name, path)).rows, sweep.parse_seeds(run["seeds"])
             print(f"{name:23} {len(there):3} of {len(wanted):3} seeds  python {shlex.join(command(run))}")
         return
-    todo = plan(table, args.names or list(table["runs"]), path, runs)
+    names = args.names or list(table["runs"])
+    todo = plan(table, names, path, runs)
+    if not todo:
+        print(f"all seeds are there; {parser.prog} --help says how to make them anew")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     collect(table, todo, path)
     failed = sweep.run_all(list(todo), args.workers, lambda: collect(table, todo, path))

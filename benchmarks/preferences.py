@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, WIDTH, Parser, find, markdown, provenance, read_dicts, subplots, write_rows
+from common import RESULTS, ROOT, WIDTH, Parser, find, markdown, provenance, read_dicts, subplots, write_rows
 
 CSV = RESULTS / "preferences.csv"
 SEEDS = [1, 2, 3]
@@ -173,3 +173,4 @@ SHOWN = [CSV, JUDGES, DPO]  # by the picture
 if __name__ == "__main__":
     Parser(__doc__).parse_args()
     measure()
+    print(f"all runs are there; without {CSV.relative_to(ROOT)} they are made anew")

@@ -41,6 +41,8 @@ def summary(*names: str) -> str:
         others = "; ".join(brief(published, run) for published in run.get("published", []))
         steps, link = results.curves()[0][-1], f"[{title(run)}](../benchmarks/results/{name}.csv)"
         rows.append([link, script_name(run), count(steps), str(len(results.rows)), *cells, others])
+    if not rows:
+        raise LookupError("none of these runs has results")
     return markdown(["env", "script", "steps", "seeds", SAME, "evaluation", "published"], rows)
 
 

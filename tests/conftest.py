@@ -73,6 +73,8 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     if wanted := config.getoption("--script"):
+        if not any((ROOT / folder / f"{wanted}.py").exists() for folder in (".", "variants", "tools")):
+            raise pytest.UsageError(f"--script {wanted}: there is no such script")
         kept = [item for item in items if {*map(name_of, scripts_of(item))} <= {wanted}]
         config.hook.pytest_deselected(items=[*{*items} - {*kept}])
         items[:] = kept

@@ -236,7 +236,9 @@ def test_copies(script, elsewhere, tmp_path):
     """Those of an iteration are the ones in the table of docs/performance.md, and no more."""
     page = (ROOT / "docs/performance.md").read_text()
     [heads] = re.findall(r"^\| \| (a step \| .*) \|$", page, re.M)
-    [cells] = re.findall(rf"^\| `{name_of(script)}\.py` \| (.*) \|$", page, re.M)
+    rows = re.findall(rf"^\| `{name_of(script)}\.py` \| (.*) \|$", page, re.M)
+    assert len(rows) == 1, "each script has a row in the table of copies"
+    [cells] = rows
     counts = elsewhere(count_copies, script.__name__, tmp_path)
     assert set(counts) <= set(COLUMNS.values())
     for head, cell in zip(heads.split(" | "), re.split(r" ?\| ", cells), strict=True):

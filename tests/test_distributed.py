@@ -39,7 +39,13 @@ def train_two(tmp_path):
     """train_two(args, dies_at) -> what each process has in the end; one may die in that gradient step."""
 
     def train(args, dies_at=0):
-        driver = [ROOT / "tests/helpers/torchrun_driver.py", ROOT, json.dumps(asdict(args)), tmp_path, dies_at]
+        driver = [
+            ROOT / "tests/helpers/torchrun_driver.py",
+            ROOT,
+            json.dumps(asdict(args)),
+            tmp_path,
+            dies_at,
+        ]
         result = torchrun(*driver)
         assert (result.returncode == 0) == (dies_at == 0), result.stderr
         return (
