@@ -91,14 +91,15 @@ def test_a_number_without_its_csv_file_is_found():
 
 def test_a_table_without_results_stays_and_the_others_are_made(monkeypatch, tmp_path):
     monkeypatch.setattr(timings, "CSV", tmp_path / "timings.csv")
+    monkeypatch.setattr(results, "csv_path", lambda name: tmp_path / f"{name}.csv")
     text = "".join(
         f"<!-- begin {kind} -->\nby hand\n<!-- end {kind} -->\n"
-        for kind in ("timings speed", "preferences judges")
+        for kind in ("timings speed", "preferences judges", "summary cartpole")
     )
     said = []
     filled = results.fill(text, said.append)
-    assert filled.count("by hand") == 1 and "| judge | accuracy |" in filled
-    assert len(said) == 1 and said[0].startswith("timings speed stays as it is: ")
+    assert filled.count("by hand") == 2 and "| judge | accuracy |" in filled
+    assert [line.partition(" stays as it is: ")[0] for line in said] == ["timings speed", "summary cartpole"]
     with pytest.raises(SystemExit):
         results.fill(text)
 
@@ -448,7 +449,7 @@ def test_a_killed_benchmark_goes_on(tmp_path):
     run = learning_curves.read_table(tmp_path / "runs.toml")["runs"]["tiny"]
     assert shlex.split(got.command) == learning_curves.command(run)  # as one can paste it
     assert got.made == {3: json.loads((folder / "sweep.json").read_text())["made"]}
-    assert start().communicate()[0] == ""  # nothing is done twice
+    assert start().communicate()[0].startswith("all seeds are there; ")  # nothing is done twice
 
 
 def test_the_whole_table_can_be_asked_for(monkeypatch, tmp_path):
