@@ -35,5 +35,6 @@ def run(path, *flags, cwd="."):
         process = context().Process(target=execute, args=(str(path), [*map(str, flags)], str(cwd), folder))
         process.start()
         process.join(300)
+        process.kill()  # if it hangs
         printed = [Path(folder, name).read_text() for name in ("stdout", "stderr")]
     return Result(process.exitcode, *printed)
