@@ -15,7 +15,7 @@
 """Proximal Policy Optimization for discrete actions, the whole algorithm in one file.
 
     python ppo_discrete.py                                     # CartPole-v1, 500,000 steps
-    python ppo_discrete.py --env-id LunarLander-v3 --seed 2    # --help lists every flag
+    python ppo_discrete.py --env-id Acrobot-v1 --seed 2        # --help lists every flag
     git diff --no-index reinforce_baseline.py ppo_discrete.py  # what PPO adds to REINFORCE
 
 Shapes  T steps of N envs are B = T * N samples, which are cut into minibatches of M.

@@ -256,7 +256,7 @@ def main() -> None:
         "--changes", nargs="+", default=list(TABLE["changes"]), choices=list(TABLE["changes"])
     )
     parser.add_argument("--seeds", help="like 1-3; default: those of the table")
-    parser.add_argument("--workers", type=sweep.positive, default=os.cpu_count(), help="runs at a time")
+    parser.add_argument("--workers", type=sweep.positive, default=sweep.cores(), help="runs at a time")
     parser.add_argument("--list", action="store_true", help="show what is done, run nothing")
     args = parser.parse_args()
     os.chdir(ROOT)

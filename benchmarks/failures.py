@@ -18,7 +18,18 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common import RESULTS, ROOT, Parser, diagnose, markdown, read_rows, refuse, replace_once, write_rows
+from common import (
+    RESULTS,
+    ROOT,
+    Parser,
+    diagnose,
+    markdown,
+    read_rows,
+    refuse,
+    replace_once,
+    sweep,
+    write_rows,
+)
 
 FOLDER = ROOT / "runs/failures"
 CSV = RESULTS / "failures.csv"
@@ -137,7 +148,7 @@ def table(what: str) -> str:
 if __name__ == "__main__":
     Parser(__doc__).parse_args()
     runs = read_table()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(sweep.cores()) as pool:
         list(pool.map(lambda run: make(*run), runs))
     if left := [folder.name for _, folder in runs if not is_done(folder)]:
         refuse(f"{len(left)} runs were killed, the first is {left[0]}; the same command goes on")

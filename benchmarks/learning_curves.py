@@ -144,9 +144,7 @@ def main() -> None:
     """Read the command line, and do what it says."""
     parser = Parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="runs of the table; default: all")
-    parser.add_argument(
-        "--workers", type=sweep.positive, default=os.cpu_count(), help="runs at the same time"
-    )
+    parser.add_argument("--workers", type=sweep.positive, default=sweep.cores(), help="runs at the same time")
     parser.add_argument("--table", type=Path, default=TABLE, help="another table; results/ is beside it")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/benchmarks", help="where run folders go")
     parser.add_argument("--list", action="store_true", help="show the table, run nothing")

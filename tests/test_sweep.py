@@ -247,6 +247,17 @@ def test_a_folder_of_somebody_else_is_left_alone(place):
     assert sweep(place, "mine.py", "--seeds", "1-2", "--", "--total-timesteps", "1")[0] == 0
 
 
+def test_cores_that_are_not_lent_are_left_alone(place):
+    """On one core two runs are one after the other."""
+    flags = ["mine.py", "--seeds", "1-2", "--", "--total-timesteps", "50"]
+    only = {"preexec_fn": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})}
+    with subprocess.Popen([*SWEEP, *flags], cwd=place, stdout=subprocess.DEVNULL, **only) as process:
+        while process.poll() is None:
+            assert len(starts(place)) < 2 or len(results(place)) > 0
+            time.sleep(0.02)
+    assert len(results(place)) == 2
+
+
 def test_a_script_that_changes_during_the_sweep_is_told(place):
     """The runs that begin later would be of another script than they say."""
     flags = ["mine.py", "--seeds", "1-2", "--workers", "1", "--", "--total-timesteps", "100"]

@@ -95,6 +95,13 @@ def describe_hardware() -> str:
     return f"{os.cpu_count()} cores of {name}"
 
 
+def cores() -> int:
+    """Returns how many cores this process may use, which may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @functools.cache
 def flags_of(script: str) -> set[str]:
     """Returns all flags that a script's --help names."""
@@ -439,7 +446,7 @@ def main() -> None:
     parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
     parser.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=A,B")
     parser.add_argument("--out", help="where the folders of the runs go; default: runs/sweep")
-    parser.add_argument("--workers", type=positive, default=os.cpu_count(), help="runs at a time")
+    parser.add_argument("--workers", type=positive, default=cores(), help="runs at a time")
     parser.add_argument("--print", action="store_true", help="write commands, run nothing")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="do the one run that --print has set up")
     args, flags = parser.parse()

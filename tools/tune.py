@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import itertools
 import math
-import os
 import shlex
 import signal
 import sys
@@ -230,7 +229,7 @@ def main() -> None:
         raise SystemExit("no trial has ended")
     found = search.plan(study.best_params, others, "found-")
     default = search.plan({}, others, "default-")
-    sweep.run_all(found + default, os.cpu_count())
+    sweep.run_all(found + default, sweep.cores())
     compare_folders(found[0].parent, default[0].parent)
     print(f"the best of {done} trials with seeds {args.seeds}, and of {stopped} that were stopped:")
     best = sweep.read_job(found[0])

@@ -15,7 +15,7 @@
 """Proximal Policy Optimization for discrete actions with an LSTM, the whole algorithm in one file.
 
     python variants/ppo_lstm.py                                # CartPole without velocities
-    python variants/ppo_lstm.py --env-id LunarLander-v3        # --help lists every flag
+    python variants/ppo_lstm.py --env-id Acrobot-v1            # --help lists every flag
     git diff --no-index ppo_discrete.py variants/ppo_lstm.py   # what a memory changes
 
 There is no --compile: sequences are cut where episodes start, which is elsewhere in each minibatch.
