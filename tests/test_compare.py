@@ -110,6 +110,23 @@ def test_runs_that_go_on_are_compared_as_far_as_all_have_come(make_run, run):
     assert table(out)["ppo"]["last 100 training episodes"] == "40.0" and "A-v0, 40k steps" in out
 
 
+def test_a_group_is_one_version_of_one_script(make_run, run, tmp_path):
+    """Two scripts of the same name in two folders, or one that was edited: seeds are not put together."""
+    for seed, digest in enumerate(["a1b2c3d4"] * 2 + ["99ffee00"] * 3, 1):
+        make_run(f"runs/x{seed}", seed, seed=seed)
+        job = {"script": "ppo.py", "flags": [], "seed": seed, "sha256": digest}
+        (tmp_path / f"runs/x{seed}/sweep.json").write_text(json.dumps(job))
+    _, out, _ = run("runs")
+    found = {label: row["seeds"] for label, row in table(out).items()}
+    assert found == {"ppo of version 99ffee": "3", "ppo of version a1b2c3": "2"}
+    assert set(table(run("mine=runs")[1])) == {"mine of version 99ffee", "mine of version a1b2c3"}
+    for name, folder in (("one", ""), ("two", "edited/")):
+        rows = {1: [["1", "1000", "5.00", "", ""]]}
+        command = f"{folder}ppo.py --env-id A-v0"
+        compare.write_csv(tmp_path / f"{name}.csv", compare.Results(command, {}, rows))
+    assert set(table(run("one.csv", "two.csv")[1])) == {"ppo.py", "edited/ppo.py"}
+
+
 def test_two_seeds_are_called_two(make_run, run):
     """They have no interval, which would be their range."""
     for seed in (1, 2):

@@ -192,6 +192,7 @@ class Run(NamedTuple):
     rows: list[list[str]]
     command: str
     made: str
+    version: str = ""  # Of the script: the hash that its sweep wrote down, or the path; "" if not known.
 
 
 def write(value: float) -> str:
@@ -225,7 +226,9 @@ def read_folder(folder: Path) -> Run | None:
     script = find_script(folder, job)
     seed = find_seed(folder, job, flags)
     command = make_command(script, flags, job)
-    return Run(script, flags, seed, make_rows(logs, seed), command, job.get("made", ""))
+    made = job.get("made", "")
+    version = job.get("sha256", "")
+    return Run(script, flags, seed, make_rows(logs, seed), command, made, version)
 
 
 def find_job(folder: Path) -> dict:
@@ -324,7 +327,7 @@ def read_file(path: Path) -> list[Run]:
     script, *words = shlex.split(command) or [path.stem]
     name = Path(script).stem
     flags = parse_flags(words)
-    return [Run(name, flags, seed, rows[seed], command, made.get(seed, "")) for seed in rows]
+    return [Run(name, flags, seed, rows[seed], command, made.get(seed, ""), script) for seed in rows]
 
 
 def read_folders(path: Path) -> list[Run]:
@@ -339,7 +342,7 @@ def read_folders(path: Path) -> list[Run]:
 # Which runs are a group
 
 Groups = dict[str, Results]  # These are the groups of one env, by their labels.
-Kind = tuple[str, str, str]  # This is an env, a script, and the flags that matter, as JSON.
+Kind = tuple[str, str, str, str]  # An env, a script, its version, and the flags that matter, as JSON.
 
 
 def make_groups(runs: list[Run]) -> dict[str, Groups]:
@@ -347,7 +350,7 @@ def make_groups(runs: list[Run]) -> dict[str, Groups]:
     kinds = split_by_kind(runs)
     groups = {}
     for kind, members in kinds.items():
-        env, _, _ = kind
+        env, *_ = kind
         label = make_label(kind, list(kinds))
         groups.setdefault(env, {})[label] = merge(members, label)
     return groups
@@ -361,26 +364,35 @@ def split_by_kind(runs: list[Run]) -> dict[Kind, list[Run]]:
     for run in runs:
         env = run.flags.get("env_id", default)
         flags = {key: value for key, value in run.flags.items() if key not in ASIDE}
-        kind = (env, run.script, json.dumps(flags, sort_keys=True))
+        kind = (env, run.script, run.version, json.dumps(flags, sort_keys=True))
         kinds.setdefault(kind, []).append(run)
     return kinds
 
 
 def make_label(kind: Kind, kinds: list[Kind]) -> str:
     """Returns what tells a kind from others: the script if there are several, then flags."""
-    env, script, flags = kind
-    same_script = [other for other in kinds if other[:2] == (env, script)]
-    rivals = [json.loads(other_flags) for _, _, other_flags in same_script]
+    env, script, version, flags = kind
+    rivals = [json.loads(other[3]) for other in kinds if other[:3] == kind[:3]]
     own = json.loads(flags)
     differing = differing_keys(rivals)
     words = []
     for key in differing:
         if key in own:  # Those without the flag have its default.
             words.append(f"{key} {own[key]}")
-    scripts = {script for _, script, _ in kinds}
+    scripts = {other[1:3] for other in kinds}
     if len(scripts) > 1 or not differing:
-        words = [script, *words]
+        words = [name_version(script, version, scripts), *words]
     return ", ".join(words) or "default flags"
+
+
+def name_version(script: str, version: str, scripts: set[tuple[str, str]]) -> str:
+    """Returns the name of a script, and what tells its version from others of that name."""
+    versions = {other for name, other in scripts if name == script}
+    if len(versions) == 1 or not version:
+        return script
+    if version.endswith(".py"):
+        return version
+    return f"{script} of version {version[:6]}"
 
 
 def differing_keys(rivals: list[dict[str, str]]) -> list[str]:
