@@ -192,7 +192,7 @@ class Run(NamedTuple):
     rows: list[list[str]]
     command: str
     made: str
-    version: str = ""  # Of the script: the hash that its sweep wrote down, or the path; "" if not known.
+    version: str = ""  # The script's hash, as its sweep has it, or its path; "" if it is not known.
 
 
 def write(value: float) -> str:
@@ -327,7 +327,11 @@ def read_file(path: Path) -> list[Run]:
     script, *words = shlex.split(command) or [path.stem]
     name = Path(script).stem
     flags = parse_flags(words)
-    return [Run(name, flags, seed, rows[seed], command, made.get(seed, ""), script) for seed in rows]
+    found = []
+    for seed in rows:
+        run = Run(name, flags, seed, rows[seed], command, made.get(seed, ""), version=script)
+        found.append(run)
+    return found
 
 
 def read_folders(path: Path) -> list[Run]:
@@ -342,7 +346,7 @@ def read_folders(path: Path) -> list[Run]:
 # Which runs are a group
 
 Groups = dict[str, Results]  # These are the groups of one env, by their labels.
-Kind = tuple[str, str, str, str]  # An env, a script, its version, and the flags that matter, as JSON.
+Kind = tuple[str, str, str, str]  # Env, script, its version, and the flags that matter, as JSON.
 
 
 def make_groups(runs: list[Run]) -> dict[str, Groups]:
