@@ -66,6 +66,16 @@ def test_one_is_handed_out_and_graded(run, tmp_path):
     assert "Exercise 1 of" in run()
 
 
+def test_one_that_was_begun_is_not_thrown_away(run, tmp_path):
+    assert "as you left it" not in run("7")
+    path = tmp_path / "07/ppo_discrete.py"
+    path.write_text("# mine\n" + path.read_text())
+    run("hint"), run("8")
+    assert "as you left it" in run("7")
+    assert path.read_text().startswith("# mine\n")
+    assert "compute_gae" in run("hint")  # the second one, of the last that was handed out
+
+
 def solve(folder, *numbers):
     for number in numbers:
         (folder / f"{number:02}").mkdir(exist_ok=True)

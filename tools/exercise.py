@@ -60,11 +60,18 @@ class Exercise:
         return next(node.name for node in nodes if node.lineno <= self.at <= node.end_lineno)
 
     def hand_out(self, folder: Path) -> Path:
-        """Writes the broken script into a folder of its own, and returns its path."""
+        """Writes the broken script into a folder of its own, and returns its path.
+
+        One that was handed out before stays as it is, with all that was mended in it.
+        """
         path = folder / f"{self.number:02}" / self.path.name
+        hints = path.parent / "hints"
+        if path.exists():
+            hints.touch()  # It is the last one now.
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.source.replace(self.line, self.broken))
-        (path.parent / "hints").write_text("0")
+        hints.write_text("0")
         return path
 
     def hints(self) -> list[str]:
@@ -151,9 +158,12 @@ def main() -> None:
         if not candidates:
             raise SystemExit("All are solved.")
         chosen = random.choice(candidates)
+        begun = any(args.folder.glob(f"{chosen.number:02}/*.py"))
         path = os.path.relpath(chosen.hand_out(args.folder))
         number = f"Exercise {chosen.number} of {len(exercises)}"
         print(f"{number}, {chosen.topic}: one line of {path} is broken.")
+        if begun:
+            print("It is as you left it; without its folder it begins anew.")
         print("run shows what comes of it, hint helps, check grades.")
 
 
