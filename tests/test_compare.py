@@ -127,6 +127,23 @@ def test_a_group_is_one_version_of_one_script(make_run, run, tmp_path):
     assert set(table(run("one.csv", "two.csv")[1])) == {"ppo.py", "edited/ppo.py"}
 
 
+def test_what_is_left_out_is_named(make_run, run, tmp_path):
+    """Runs whose curves are of something else, and those of a sweep that have none."""
+    for seed in (1, 2):
+        make_run(f"runs/a__seed={seed}/deeper", seed, seed=seed)
+        (tmp_path / f"runs/a__seed={seed}/sweep.json").write_text('{"script": "a.py", "flags": []}')
+    (tmp_path / "runs/a__seed=3").mkdir()
+    (tmp_path / "runs/a__seed=3/sweep.json").write_text("{}")
+    with SummaryWriter(tmp_path / "judge") as writer:
+        writer.add_scalar("accuracy", 1, 1)
+    code, out, err = run("runs", "b=judge")
+    assert code == 0 and table(out)["a"]["seeds"] == "2"
+    assert err.splitlines() == [
+        "compare.py: left out, as they have no curves; see their log.txt: runs/a__seed=3",
+        "compare.py: left out, as no episode_return or score is in their curves: judge",
+    ]
+
+
 def test_two_seeds_are_called_two(make_run, run):
     """They have no interval, which would be their range."""
     for seed in (1, 2):

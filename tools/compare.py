@@ -19,6 +19,7 @@ import math
 import os
 import re
 import shlex
+import sys
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -339,8 +340,26 @@ def read_folders(path: Path) -> list[Run]:
     if not path.is_dir():
         refuse(f"{path} is neither a folder nor a CSV file")
     folders = {file.parent for file in path.rglob("*tfevents*")}
-    runs = [read_folder(folder) for folder in sorted(folders)]
-    return [run for run in runs if run]
+    runs = []
+    empty = []
+    for folder in sorted(folders):
+        run = read_folder(folder)
+        if run:
+            runs.append(run)
+        else:
+            empty.append(folder)
+    places = folders | {place for folder in folders for place in folder.parents}
+    begun = {file.parent for file in path.rglob("sweep.json")}
+    tell_left_out(empty, "no episode_return or score is in their curves")
+    tell_left_out(sorted(begun - places), "they have no curves; see their log.txt")
+    return runs
+
+
+def tell_left_out(folders: list[Path], reason: str) -> None:
+    """Says in one line which runs are not compared, and why."""
+    if folders:
+        names = ", ".join(map(str, folders))
+        print(f"compare.py: left out, as {reason}: {names}", file=sys.stderr)
 
 
 # Which runs are a group
