@@ -404,6 +404,20 @@ def test_a_run_without_metrics_yet_is_left_out(tmp_path):
     assert result.returncode == 0 and "a_new_one: no metrics" in first and len(rest) == 4
 
 
+def test_of_a_run_that_failed_the_log_is_quoted(tmp_path):
+    """Whether it had begun to write curves or not; there may be blank lines at its end."""
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed/log.txt").write_text("Traceback\nValueError: no such level\n\n")
+    assert say(tmp_path / "failed").stderr.endswith("; its log.txt ends with ValueError: no such level\n")
+    write_run(tmp_path / "failed", {}, {})
+    assert say(tmp_path / "failed").stderr.endswith("; its log.txt ends with ValueError: no such level\n")
+    write_run(tmp_path / "old", HEALTHY, {})
+    first, *_ = say(tmp_path / "failed", tmp_path / "old").stdout.splitlines()
+    assert first.endswith(
+        "failed: no metrics of a run in there, yet; its log.txt ends with ValueError: no such level"
+    )
+
+
 def test_what_cannot_be_read_costs_a_line(tmp_path):
     whole = write_run(tmp_path / "whole", HEALTHY, {})
     (tmp_path / "empty").mkdir()

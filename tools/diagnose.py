@@ -872,9 +872,17 @@ def find_folders(paths: list[Path]) -> list[Path]:
             refuse(f"{path} is not a folder")
         inside = {file.parent for file in path.rglob("*tfevents*")}
         if not inside:
-            refuse(f"{path}: no TensorBoard files in there")
+            refuse(f"{path}: no TensorBoard files in there{quote_log(path)}")
         folders += sorted(inside)
     return folders
+
+
+def quote_log(folder: Path) -> str:
+    """Returns how the log of a run ends that a sweep has begun: of one that failed, why."""
+    log = folder / "log.txt"
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    said = [line for line in lines if line.strip()]
+    return f"; its log.txt ends with {said[-1].strip()}" if said else ""
 
 
 def main() -> None:
@@ -887,10 +895,10 @@ def main() -> None:
     logs = [read_run(folder) for folder in folders]
     runs = [run for run in logs if run.series]
     if not runs:
-        refuse(f"{folders[0]}: no metrics of a run in there, yet")
+        refuse(f"{folders[0]}: no metrics of a run in there, yet{quote_log(folders[0])}")
     for run in logs:
         if not run.series:
-            print(f"{run.folder}: no metrics of a run in there, yet")
+            print(f"{run.folder}: no metrics of a run in there, yet{quote_log(run.folder)}")
     lines = describe(runs[0]) if len(runs) == 1 else compare(runs)
     print(*lines, sep="\n")
     path = args.folders[0] / "report.png"
