@@ -404,6 +404,15 @@ def test_a_run_without_metrics_yet_is_left_out(tmp_path):
     assert result.returncode == 0 and "a_new_one: no metrics" in first and len(rest) == 4
 
 
+def test_every_series_has_a_colour(tmp_path):
+    """Of a run that logs all that is drawn, which none of ours does."""
+    series = {name: UP for panel in diagnose.PANELS for name in panel}
+    run = diagnose.read_run(write_run(tmp_path / "run", series, {}))
+    for dark in (False, True):
+        diagnose.draw([run], tmp_path / "report.png", dark)
+    assert (tmp_path / "report.png").exists()
+
+
 def test_of_a_run_that_failed_the_log_is_quoted(tmp_path):
     """Whether it had begun to write curves or not; there may be blank lines at its end."""
     (tmp_path / "failed").mkdir()

@@ -59,7 +59,7 @@ LIGHT = {
     "ink": "#1f2328",
     "grid": "#e4e8ec",
     "trouble": "#cf222e",
-    "lines": ["#0969da", "#bc4c00"],
+    "lines": ["#0969da", "#bc4c00", "#1a7f37"],
     "darker": 0.2,  # Several runs have shades, which are darker on a light page.
 }
 DARK = {
@@ -67,7 +67,7 @@ DARK = {
     "ink": "#f0f6fc",
     "grid": "#262c34",
     "trouble": "#f85149",
-    "lines": ["#58a6ff", "#f0883e"],
+    "lines": ["#58a6ff", "#f0883e", "#3fb950"],
     "darker": 0,
 }
 
