@@ -285,12 +285,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")
-    envs = make_envs(args, 1)  # one env, for its spaces and its time limit
+    envs = make_envs(args, 1)  # one env, for its spaces
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
     add_gradients = compiled(compute_gradients, args)
-    save_every = iterations_between_saves(envs, args, num_iterations)
     run_dir, lock = make_run_dir(args)  # the folder is ours while lock is held
     first_iteration, episodes = restore(run_dir, args, agent, optimizer)
     steps = first_iteration * B
@@ -309,8 +308,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     score, length = np.zeros(N), np.zeros(N)  # return and length of each running episode
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
+    apart = num_iterations * T / max(1, args.checkpoints)  # steps of each env, from save to save
+    saved_at = -math.inf  # so the first one is at once
     for iteration in range(first_iteration, num_iterations):
-        if (iteration - first_iteration) % save_every == 0:
+        if may_save(iteration * T, saved_at, apart, episodes, length):
+            saved_at = iteration * T
             # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
@@ -453,14 +455,18 @@ def compiled(function: Callable, args: Args) -> Callable:
     return torch.compile(function, fullgraph=True)
 
 
-def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
-    """Iterations from save to save: as --checkpoints asks, but at least ten time limits long.
+def may_save(age: int, last_age: int, apart: float, episodes: deque, length) -> bool:
+    """Whether to save at an age of so many steps (of each env), when the last save was at last_age.
 
-    A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
+    A save cuts running episodes off. If saves were frequent, only short episodes would ever end. So
+    they are apart as --checkpoints asks, but at least ten times as far as the longest episode was.
     """
-    longest = envs.spec.kwargs.get("max_episode_steps") or envs.spec.max_episode_steps or 0
-    wanted = num_iterations / max(1, args.checkpoints)
-    return math.ceil(max(wanted, 10 * longest / args.num_steps))
+    longest = max((steps for *_, steps in episodes), default=0)
+    apart = max(apart, 10 * longest)
+    since = age - last_age
+    if length.max() >= since:  # one has not ended since: it gets as much time as has passed before
+        apart = max(apart, last_age)
+    return since >= apart
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:

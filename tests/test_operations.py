@@ -138,9 +138,9 @@ def train_until_killed(name, args, owner, function, call, after):
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts.
 
-    The env's difficulty grows with the episodes it has seen, whatever seed a reset gives it.
+    The env counts the episodes it has seen, whatever seed a reset gives it.
     """
-    args = make_args(script, iterations=8, checkpoints=4, env_id=toy(script, "Curriculum"))
+    args = make_args(script, iterations=8, checkpoints=4, num_steps=16, env_id=toy(script, "Curriculum"))
     script.train(args)
     moments = [
         ("script", "compute_gradients", 2 * updates_of(args) + 1, False),  # in iteration 2
@@ -318,7 +318,7 @@ def test_checkpoints_at_regular_intervals(script, make_args, record, no_evaluati
     """From where a run starts or goes on, and at its end; the bar goes on there, too."""
     saves, bars, tqdm = record(script, "save"), [], script.tqdm
     monkeypatch.setattr(script, "tqdm", lambda *args, **style: bars.append(style) or tqdm(*args, **style))
-    args = make_args(script, iterations=5, checkpoints=2)
+    args = make_args(script, iterations=5, checkpoints=2, num_steps=16, env_id=toy(script, "TimesOut"))
     script.train(args)
     assert [iteration for (_, _, iteration, *_), _ in saves] == [0, 3, 5]
     saves.clear()
@@ -332,39 +332,37 @@ def test_checkpoints_at_regular_intervals(script, make_args, record, no_evaluati
 def test_a_cut_ends_no_episode_but_in_the_count(script, make_args, record, no_evaluation):
     """Envs start anew, what they had scored is forgotten, and the last value is still bootstrapped."""
     inputs = record(script, "compute_gae")
-    sizes = dict(num_envs=1, num_steps=16, iterations=4, checkpoints=4) | one_update(script)
-    _, log = script.train(make_args(script, env_id=toy(script, "LimitWithin"), **sizes))
+    sizes = dict(num_envs=1, num_steps=32, iterations=4, checkpoints=4) | one_update(script)
+    _, log = script.train(make_args(script, env_id=toy(script, "TimesOut"), **sizes))
     for (_, _, _, dones, *_), _ in inputs:
-        assert dones[:, 0].tolist() == [0.0, 0.0, 1.0] * 5 + [0.0]
+        assert dones[:, 0].tolist() == [0.0, 0.0, 1.0] * 10 + [0.0, 0.0]
     assert log[-1]["episode_return"] == 6
 
 
-def cuts_of(script, make_args, record, **flags):
+def cuts_of(script, steps, make_args, record):
+    """Where 12 iterations of 10 steps are cut, with episodes of so many; the last return."""
     saves = record(script, "save")
-    _, log = script.train(make_args(script, eval_episodes=0, **flags))
-    return [iteration for (_, _, iteration, *_), _ in saves][:-1]
+    limit = {"max_num_frames_per_episode": 4 * steps} if script in ATARI else {"max_episode_steps": steps}
+    env_id = real(script)["env_id"] if script in ATARI else toy(script, "Endless")
+    small = dict(num_envs=1, num_steps=10, iterations=12, checkpoints=12) | one_update(script)
+    _, log = script.train(make_args(script, env_id=env_id, env_kwargs=json.dumps(limit), **small))
+    return [iteration for (_, _, iteration, *_), _ in saves][:-1], log[-1]["episode_return"]
 
 
 @one_game_and_vectors
 def test_cuts_are_rare(script, make_args, record, no_evaluation):
-    """Ten of the longest episodes lie between two; a limit of the flags counts, a game's is of frames."""
-    small = dict(num_envs=1, num_steps=10, iterations=8, checkpoints=8) | one_update(script)
-    env_id = real(script)["env_id"] if script in ATARI else toy(script, "TimesOut")  # after 3 steps
-    name = "max_num_frames_per_episode" if script in ATARI else "max_episode_steps"
-    limits = [3, 4] if script not in ATARI else [12, 16]
-    three, four = (
-        cuts_of(script, make_args, record, env_id=env_id, env_kwargs=json.dumps({name: limit}), **small)
-        for limit in limits
-    )
-    assert three == [0, 3, 6] and four == [0, 4]
-    if script not in ATARI:
-        assert cuts_of(script, make_args, record, env_id=env_id, **small) == three
+    """Ten episodes as long as the longest so far lie between two."""
+    assert cuts_of(script, 3, make_args, record)[0] == [0, 3, 6, 9]
+    assert cuts_of(script, 4, make_args, record)[0] == [0, 4, 8]
 
 
-def test_a_short_run_has_no_cut_within(make_args, record):
-    """The longest episodes of CartPole have 500 steps, of which this run has 1,000 for each env."""
-    flags = dict(env_id="CartPole-v1", num_steps=100, iterations=10, checkpoints=10)
-    assert cuts_of(ppo_discrete, make_args, record, **flags) == [0]
+@one_game_and_vectors
+def test_a_cut_waits_for_what_has_not_ended(script, make_args, record, no_evaluation):
+    """As long as the run is old, so that episodes of any length end, and envs without an end are saved."""
+    cuts, episode_return = cuts_of(script, 40, make_args, record)
+    assert cuts == [0, 1, 2, 4] and not math.isnan(episode_return)
+    cuts, episode_return = cuts_of(script, 10_000, make_args, record)
+    assert cuts == [0, 1, 2, 4, 8] and math.isnan(episode_return)
 
 
 def test_flags_are_json(make_args):

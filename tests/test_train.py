@@ -400,7 +400,7 @@ def test_returns_of_a_short_run_are_those_of_its_last_fifth(script, make_args, n
     assert 0 < len(last) < len(lengths)
     assert log[-1]["episode_length"] == pytest.approx(np.mean(last))
     flags |= dict(num_steps=2, iterations=4)  # in the last two steps, none ends
-    _, [*_, row] = script.train(make_args(script, env_id=toy(script, "LimitWithin"), **flags))
+    _, [*_, row] = script.train(make_args(script, env_id=toy(script, "TimesOut"), **flags))
     assert row["episode_length"] == 3
 
 

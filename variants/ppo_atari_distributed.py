@@ -265,6 +265,13 @@ def average(*tensors: Tensor) -> None:
         tensor /= WORLD_SIZE
 
 
+def first_says(answer: bool, device: torch.device) -> bool:
+    """The answer of the first process, in all processes."""
+    answer = torch.tensor(int(answer), device=device)
+    distributed.broadcast(answer, 0)
+    return bool(answer)
+
+
 def seed_everything(seed: int, purpose: str, num_envs: int = 0) -> list[int]:
     """Seed Python, NumPy and torch, for each purpose differently. Returns seeds for the envs."""
     sequence = np.random.SeedSequence([seed, *purpose.encode()])
@@ -322,12 +329,11 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
     on_device = partial(torch.as_tensor, device=device)  # on the CPU, this shares memory
     torch.set_num_threads(args.threads)
     seed_everything(args.seed, "weights")  # the same in all processes
-    envs = make_envs(args, 1)  # one env, for its spaces and its time limit
+    envs = make_envs(args, 1)  # one env, for its spaces
     agent = Agent(envs).to(device)
     parameters = list(agent.parameters())
     optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
     add_gradients = compiled(compute_gradients, args)
-    save_every = iterations_between_saves(envs, args, num_iterations)
     run_dir = args.resume
     if RANK == 0:
         run_dir, lock = make_run_dir(args)  # the folder is ours while lock is held
@@ -353,8 +359,12 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
 
     total_steps = num_iterations * steps_of_all
     bar = tqdm(total=total_steps, initial=steps, unit="", unit_scale=True, disable=RANK > 0 or None)
+    apart = num_iterations * T / max(1, args.checkpoints)  # steps of each env, from save to save
+    saved_at = -math.inf  # so the first one is at once
     for iteration in range(first_iteration, num_iterations):
-        if (iteration - first_iteration) % save_every == 0:
+        due = may_save(iteration * T, saved_at, apart, episodes, length)
+        if first_says(due, device):
+            saved_at = iteration * T
             # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints and RANK == 0:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
@@ -519,14 +529,18 @@ def compiled(function: Callable, args: Args) -> Callable:
     return torch.compile(function, fullgraph=True)
 
 
-def iterations_between_saves(envs: gym.vector.VectorEnv, args: Args, num_iterations: int) -> int:
-    """Iterations from save to save: as --checkpoints asks, but at least ten time limits long.
+def may_save(age: int, last_age: int, apart: float, episodes: deque, length) -> bool:
+    """Whether to save at an age of so many steps (of each env), when the last save was at last_age.
 
-    A save cuts running episodes off. If saves were frequent, only short episodes would ever end.
+    A save cuts running episodes off. If saves were frequent, only short episodes would ever end. So
+    they are apart as --checkpoints asks, but at least ten times as far as the longest episode was.
     """
-    longest = envs.spec.kwargs.get("max_num_frames_per_episode", 0) / 4 if envs.spec else 0
-    wanted = num_iterations / max(1, args.checkpoints)
-    return math.ceil(max(wanted, 10 * longest / args.num_steps))
+    longest = max((steps for *_, steps in episodes), default=0)
+    apart = max(apart, 10 * longest)
+    since = age - last_age
+    if length.max() >= since:  # one has not ended since: it gets as much time as has passed before
+        apart = max(apart, last_age)
+    return since >= apart
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> tuple[int, deque]:
