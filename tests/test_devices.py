@@ -8,7 +8,6 @@ import contextlib
 import importlib
 import io
 import itertools
-import json
 import math
 import multiprocessing
 import re
@@ -21,41 +20,16 @@ import accelerator
 import numpy as np
 import pytest
 import torch
-from conftest import ATARI, ROOT, SCRIPTS, Stopped, each_of, name_of, toy, with_toys
+from conftest import ATARI, ROOT, Stopped, each_of, name_of, with_toys
+from every import GAMES, LANGUAGE, small_args
 from test_operations import checkpoint
 from torch.utils._pytree import tree_leaves
 
-from variants import grpo, ppo_atari_distributed, ppo_llm, ppo_llm_truncated, ppo_lstm, ppo_tensor_envs
+from variants import ppo_tensor_envs
 
-LANGUAGE = [ppo_llm, ppo_llm_truncated, grpo]
-ALL = [*(script for script in SCRIPTS if script is not ppo_atari_distributed), ppo_lstm, ppo_tensor_envs]
-ALL += LANGUAGE
+ALL = [*GAMES, *LANGUAGE]
 script = each_of(ALL)
 RUNS = {}  # {script: args of its run on the CPU}, which tests only read
-
-
-def spread(prompts, completions, completion_ids, **columns):
-    """A reward whose scores differ."""
-    return [sum(ids) % 7 / 7 for ids in completion_ids]
-
-
-def small_args(script, folder, iterations=2, **flags):
-    """Args of a run that is saved twice on its way, which takes short episodes."""
-    if script in LANGUAGE:
-        numbers = [str(i * 37 % 1000) for i in range(12)]
-        lines = [json.dumps({"prompt": f"{x}>", "answer": x[::-1]}) for x in numbers]
-        (folder / "task.jsonl").write_text("\n".join(lines) + "\n")
-        small = dict(task=str(folder / "task.jsonl"), reward="test_devices:spread", num_envs=4)
-        small |= dict(max_new_tokens=4, sft_steps=1, learning_rate=1e-3, total_episodes=4 * iterations)
-        small |= dict(group_size=2, eval_episodes=3)
-    else:
-        small = dict(env_id=toy(script, "Wages"), num_envs=4, num_steps=32, threads=1)
-        small |= dict(eval_episodes=2, total_timesteps=128 * iterations)
-    small |= dict(update_epochs=2, critic_epochs=2, num_minibatches=2, checkpoints=2)
-    small |= dict(run_dir=str(folder / "run")) | flags
-    if script is ppo_llm_truncated:
-        small |= dict(num_steps=4, total_timesteps=16 * iterations)
-    return script.Args(**{name: value for name, value in small.items() if hasattr(script.Args, name)})
 
 
 # ---- what a process does, with the device or without

@@ -133,7 +133,7 @@ def test_without_torchrun_it_says_so(make_two):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "ppo_atari_distributed.py: it is started by torchrun, as --help shows\n"
     with pytest.raises(ppo_atari_distributed.Mistake, match="--device cuda:1 is not here; there is cuda"):
-        ppo_atari_distributed.check(make_two(device="cuda:1"))
+        ppo_atari_distributed.train(make_two(device="cuda:1"))
     args = make_two(total_timesteps=16, eval_episodes=0)
     ppo_atari_distributed.train(args)
     result = run(ppo_atari_distributed, "--evaluate", args.run_dir, "--eval-episodes", 1, env=env)  # but this

@@ -71,7 +71,10 @@ FORKS = {  # of what, and what is not as there
         ppo_atari,
         "Args Batch segments make_envs Agent compute_gradients evaluate check make_batch train",
     ),
-    ppo_atari_distributed: (ppo_atari, "Args average first_says check restore write_row main save train"),
+    ppo_atari_distributed: (
+        ppo_atari,
+        "Args average first_says check check_launch restore write_row main save train",
+    ),
     ppo_lstm: (
         ppo_discrete,
         "Args Batch segments Recurrent Agent compute_gradients cartpole_positions evaluate check make_batch"
@@ -99,14 +102,14 @@ FORKS = {  # of what, and what is not as there
         "Args Batch Task ppo_loss Agent make_model begin_of_text check_model logprobs_in_two_ways complete"
         " in_pieces split_batch compute_gradients make_task sorting_problems read_problems load_reward"
         " load_reward_model whole_texts grade decode has_ended match_answers check_scores evaluate warm_start"
-        " train check check_saved restore show_first_scores write_row close_log make_run_dir save load report"
-        " main",
+        " train check check_saved restore show_first_scores write_row close_log make_run_dir save load"
+        " check_contents report main",
     ),
     truncated: (
         ppo_llm,
         "Args Batch ppo_loss Agent complete compute_gradients Answer start_answers extend_answers is_finished"
         " answer_rows critic_gradients update_critic sorting_problems grade_answers evaluate train check"
-        " restore recent_means show_first_scores write_row save load",
+        " restore recent_means show_first_scores write_row save load check_contents",
     ),
     grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients train check write_row"),
     dpo: (
@@ -118,7 +121,7 @@ FORKS = {  # of what, and what is not as there
     reward_model: (
         dpo,
         "Args Batch reward_loss Agent compute_gradients evaluate encode_pairs find_pairs make_batch train"
-        " check write_row close_log report show_calibration main",
+        " check write_row close_log report save_model show_calibration main",
     ),
 }
 DIFFS = {  # lines added and taken away
@@ -131,10 +134,10 @@ DIFFS = {  # lines added and taken away
     (ppo_atari, ppo_atari_lstm): (80, 50),
     (ppo_atari, ppo_atari_distributed): (80, 30),
     (ppo_continuous, trpo): (120, 80),
-    (ppo_llm, truncated): (200, 90),
+    (ppo_llm, truncated): (205, 90),
     (ppo_llm, grpo): (70, 90),
     (grpo, dpo): (180, 170),
-    (dpo, reward_model): (130, 130),
+    (dpo, reward_model): (140, 130),
 }
 NO_TOKENS = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -363,11 +366,11 @@ EVERY = [*FAMILY.values(), ppo_tensor_envs, ppo_lstm]
 
 
 def lines_of_train(module):
-    """How many it may have: a fork fifteen more than its parent, so that a line of all breaks one limit."""
+    """How many it may have: a fork twenty more than its parent, so that a line of all breaks one limit."""
     if module in FORKS and module is not reinforce_baseline:
         parent, _ = FORKS[module]
-        return len(definitions(parent)["train"].splitlines()) + 15
-    return 130
+        return len(definitions(parent)["train"].splitlines()) + 20
+    return 135
 
 
 @pytest.mark.parametrize("module", EVERY, ids=name_of)

@@ -365,16 +365,15 @@ def test_a_cut_waits_for_what_has_not_ended(script, make_args, record, no_evalua
     assert cuts == [0, 1, 2, 4, 8] and math.isnan(episode_return)
 
 
-def test_flags_are_json(make_args):
+def test_flags_are_json(script, tmp_path):
     """Which has no infinity."""
-    args = make_args(ppo_discrete, iterations=1, target_kl=math.inf)
-    ppo_discrete.train(args)
+    script.open_log(tmp_path, script.Args(gamma=math.inf), 0).close()
 
     def refuse(name):
         raise ValueError(f"{name} is not JSON")
 
-    flags = json.loads(Path(args.run_dir, "args.json").read_text(), parse_constant=refuse)
-    assert float(flags["target_kl"]) == math.inf
+    flags = json.loads((tmp_path / "args.json").read_text(), parse_constant=refuse)
+    assert float(flags["gamma"]) == math.inf
 
 
 def test_a_clock_that_goes_back_hides_no_row(make_args, monkeypatch):
@@ -441,7 +440,7 @@ def test_evaluation_in_another_env(make_args, command_line):
 
 
 def frames_of(run_dir):
-    [path] = Path(run_dir).glob("videos/*.mp4")
+    [path, *_] = Path(run_dir).glob("videos/*.mp4")
     with VideoFileClip(str(path)) as clip:
         return np.stack(list(clip.iter_frames()))
 
@@ -450,16 +449,20 @@ def frames_of(run_dir):
 def test_video_is_of_a_whole_episode(script, make_args):
     """Of CartPole, where each step pays 1: the evaluation's only episode, once more."""
     args = make_args(script, iterations=1, capture_video=True)
-    _, log = script.train(args)
+    agent, log = script.train(args)
     frames = frames_of(args.run_dir)
     assert len(frames) == log[-1]["eval_return"] + 1
     assert (frames[1:] != frames[:-1]).any(axis=(1, 2, 3)).all()
+    script.report(agent, args, Path(args.run_dir))
+    assert len(list(Path(args.run_dir, "videos").iterdir())) == 2  # the old one stays
 
 
 @one_game
 def test_video_of_a_game(atari, make_args):
     args = make_args(atari, iterations=1, capture_video=True, **real(atari))
-    atari.train(args)
+    agent, _ = atari.train(args)
+    atari.report(agent, args, Path(args.run_dir))
+    assert len(list(Path(args.run_dir, "videos").iterdir())) == 2  # the old one stays
     frames = frames_of(args.run_dir)
     assert len(frames) > 50 and frames.shape[1:] == (210, 160, 3)
     assert (frames[1:] != frames[:-1]).any(axis=(1, 2, 3)).mean() > 0.5

@@ -271,6 +271,7 @@ def run(folder: Path) -> None:
         else:
             clear(folder)
             if job["resumes"]:
+                (folder / "lock").touch()  # So a script takes the folder for a run's.
                 line += ["--run-dir", str(folder)]
         env = make_environment(job["cwd"])
         cwd = job["cwd"] if job["resumes"] else folder

@@ -564,6 +564,8 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         (-logprob[mask].mean()).backward()
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
+    if not all(weight.isfinite().all() for weight in agent.model.parameters()):
+        refuse("the warm start has diverged: try a smaller --sft-learning-rate")
 
 
 def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]:
@@ -776,7 +778,7 @@ def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
     """Write args.json, and open the curves: TensorBoard's, and with --track those of wandb."""
     flags = json.dumps(asdict(args), indent=2)
     flags = flags.replace(": Infinity", ': "inf"')  # JSON has no word for it
-    (run_dir / "args.json").write_text(flags + "\n")
+    write_file(run_dir / "args.json", flags + "\n")
     purge_step = steps + 1 if args.resume else None  # later rows are written again
     writer = SummaryWriter(run_dir, purge_step=purge_step)
     writer.add_text("args", f"<pre>{flags}</pre>", steps)
@@ -835,6 +837,9 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
+        is_run = args.resume or (run_dir / "lock").exists()
+        if not is_run and any(run_dir.iterdir()):
+            refuse(f"{run_dir} holds other files; a run takes a new folder, or an empty one")
         lock.acquire()
     except OSError as error:  # another process is at work there, or the disk is full
         refuse(f"{run_dir}: {error}")
@@ -852,7 +857,9 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: opt
         "agent": agent.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
-    with open(run_dir / "checkpoint.tmp", "w+b") as file:
+    part = run_dir / "checkpoint.tmp"
+    part.unlink(missing_ok=True)  # a link that lies there would be written through
+    with open(part, "w+b") as file:
         try:
             torch.save(checkpoint, file)  # not to memory first: a large model may not fit twice
         except RuntimeError as error:
@@ -861,7 +868,15 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: opt
         file.write(hashlib.file_digest(file, "sha256").digest())
         file.flush()
         os.fsync(file.fileno())
-    os.replace(file.name, run_dir / "checkpoint.pt")
+    os.replace(part, run_dir / "checkpoint.pt")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text so that a kill leaves a whole file, and so that no link is written through."""
+    part = path.with_name(path.name + ".tmp")
+    part.unlink(missing_ok=True)
+    part.write_text(text, "utf-8")
+    os.replace(part, path)
 
 
 def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
@@ -871,6 +886,8 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
     """
     path = Path(run_dir) / "checkpoint.pt"
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is no file")
         content = path.read_bytes()
         if hashlib.sha256(memoryview(content)[:-32]).digest() != content[-32:]:
             raise ValueError(f"it is damaged, or older than {WRITER}")
@@ -878,12 +895,17 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = Args(**checkpoint["args"])
+        check(saved)
         checkpoint["args"] = saved
         if resuming:
             for name in ("model", "task", "seed", "num_envs"):
                 if getattr(resuming, name) != getattr(saved, name):
                     raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
             check_saved(resuming, saved)
+        check_contents(checkpoint)
+        if resuming:
+            groups = parts["optimizer"].state_dict()["param_groups"]
+            checkpoint["optimizer"]["param_groups"] = groups  # the script's, not the file's
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
         if resuming:
@@ -892,6 +914,16 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
         message = " ".join((str(error) or repr(error)).split())
         refuse(f"{path} cannot be used: {message.partition('. ')[0]}")
     return checkpoint
+
+
+def check_contents(checkpoint: dict) -> None:
+    """Refuse what save() never writes."""
+    iteration = checkpoint["iteration"]
+    if not isinstance(iteration, int) or iteration < 0:
+        raise ValueError(f"{iteration!r} is no iteration")
+    for name, weight in checkpoint["agent"].items():
+        if not weight.isfinite().all():
+            raise ValueError(f"{name} is not finite")
 
 
 def check_moments(optimizer: optim.Adam) -> None:
@@ -907,7 +939,7 @@ def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
     """Evaluate, write all answers to completions.jsonl, and show some. Returns the mean score."""
     answers = evaluate(agent, args, task)
     lines = [json.dumps(answer, ensure_ascii=False) for answer in answers]
-    (run_dir / "completions.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    write_file(run_dir / "completions.jsonl", "\n".join(lines) + "\n")
     for answer in answers[:5]:
         print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
     score = float(np.mean([answer["score"] for answer in answers]))

@@ -267,7 +267,8 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     kwargs = {}
     if video_dir:
         first = {"episode_trigger": lambda episode: episode == 0}
-        film = partial(RecordVideo, video_folder=str(video_dir), **first)
+        now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"  # no film takes the place of another
+        film = partial(RecordVideo, video_folder=str(video_dir), name_prefix=now, **first)
         mode = "sync"
         wrappers = [film, Flatten]
         kwargs["render_mode"] = "rgb_array"
@@ -579,7 +580,7 @@ def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
     """Write args.json, and open the curves: TensorBoard's, and with --track those of wandb."""
     flags = json.dumps(asdict(args), indent=2)
     flags = flags.replace(": Infinity", ': "inf"')  # JSON has no word for it
-    (run_dir / "args.json").write_text(flags + "\n")
+    write_file(run_dir / "args.json", flags + "\n")
     purge_step = steps + 1 if args.resume else None  # later rows are written again
     writer = SummaryWriter(run_dir, purge_step=purge_step)
     writer.add_text("args", f"<pre>{flags}</pre>", steps)
@@ -639,6 +640,9 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
+        is_run = args.resume or (run_dir / "lock").exists()
+        if not is_run and any(run_dir.iterdir()):
+            refuse(f"{run_dir} holds other files; a run takes a new folder, or an empty one")
         lock.acquire()
     except OSError as error:  # another process is at work there, or the disk is full
         refuse(f"{run_dir}: {error}")
@@ -659,12 +663,22 @@ def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, epi
     }
     content = io.BytesIO()  # torch.save's own error on a full disk is cryptic
     torch.save(checkpoint, content)
-    with open(run_dir / "checkpoint.tmp", "wb") as file:
+    part = run_dir / "checkpoint.tmp"
+    part.unlink(missing_ok=True)  # a link that lies there would be written through
+    with open(part, "wb") as file:
         file.write(content.getbuffer())
         file.write(hashlib.sha256(content.getbuffer()).digest())
         file.flush()
         os.fsync(file.fileno())
-    os.replace(file.name, run_dir / "checkpoint.pt")
+    os.replace(part, run_dir / "checkpoint.pt")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text so that a kill leaves a whole file, and so that no link is written through."""
+    part = path.with_name(path.name + ".tmp")
+    part.unlink(missing_ok=True)
+    part.write_text(text, "utf-8")
+    os.replace(part, path)
 
 
 def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
@@ -674,6 +688,8 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
     """
     path = Path(run_dir) / "checkpoint.pt"
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is no file")
         content = path.read_bytes()
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             raise ValueError(f"it is damaged, or older than {WRITER}")
@@ -681,11 +697,16 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
         if checkpoint["writer"] != WRITER:
             raise ValueError(f"it was written by {checkpoint['writer']}")
         saved = Args(**checkpoint["args"])
+        check(saved)
         checkpoint["args"] = saved
         if resuming:
             for name in ("env_id", "seed", "num_envs", "num_steps"):
                 if getattr(resuming, name) != getattr(saved, name):
                     raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
+        check_contents(checkpoint)
+        if resuming:
+            groups = parts["optimizer"].state_dict()["param_groups"]
+            checkpoint["optimizer"]["param_groups"] = groups  # the script's, not the file's
         for name, part in parts.items():
             part.load_state_dict(checkpoint[name])
         if resuming:
@@ -694,6 +715,18 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
         message = " ".join((str(error) or repr(error)).split())
         refuse(f"{path} cannot be used: {message.partition('. ')[0]}")
     return checkpoint
+
+
+def check_contents(checkpoint: dict) -> None:
+    """Refuse what save() never writes."""
+    iteration = checkpoint["iteration"]
+    if not isinstance(iteration, int) or iteration < 0:
+        raise ValueError(f"{iteration!r} is no iteration")
+    rows = np.array(checkpoint["episodes"], dtype=float)
+    rows.reshape(-1, 3)  # an error, if they are no triples
+    for name, weight in checkpoint["agent"].items():
+        if not weight.isfinite().all():
+            raise ValueError(f"{name} is not finite")
 
 
 def check_moments(optimizer: optim.Adam) -> None:
