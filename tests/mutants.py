@@ -121,8 +121,9 @@ def survives(case):
         process.join()
         ended = copy / "exit_code"  # 1: tests ran, and one failed; none: something ended them
         code = int(ended.read_text()) if ended.exists() else 1
-        assert code in (0, 1), (copy / "output.txt").read_text()
-        return code == 0
+        if code not in (0, 1):  # no test ran: the row is at fault, which is to be noticed, too
+            print((copy / "output.txt").read_text())
+        return code != 1
 
 
 def select(words):

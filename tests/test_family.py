@@ -99,11 +99,11 @@ FORKS = {  # of what, and what is not as there
     ),
     ppo_llm: (
         ppo_discrete,
-        "Args Batch Task ppo_loss Agent make_model begin_of_text check_model logprobs_in_two_ways complete"
-        " in_pieces split_batch compute_gradients make_task sorting_problems read_problems load_reward"
-        " load_reward_model whole_texts grade decode has_ended match_answers check_scores evaluate warm_start"
-        " train check check_saved restore show_first_scores write_row close_log make_run_dir save load"
-        " check_contents report main",
+        "Args Batch Task ppo_loss Agent make_model load_pretrained end_of_turn begin_of_text check_model"
+        " logprobs_in_two_ways complete in_pieces split_batch compute_gradients make_task sorting_problems"
+        " read_problems load_reward load_reward_model make_judge free_token check_judge whole_texts grade"
+        " decode has_ended match_answers check_scores evaluate warm_start train check check_saved restore"
+        " show_first_scores write_row close_log make_run_dir save load check_contents report main",
     ),
     truncated: (
         ppo_llm,
@@ -115,7 +115,7 @@ FORKS = {  # of what, and what is not as there
     dpo: (
         grpo,
         "Args Batch dpo_loss Agent score_pairs compute_gradients make_task read_problems evaluate warm_start"
-        " make_pairs encode_pairs tell_of_long_pairs find_pairs make_batch train check check_saved write_row"
+        " make_pairs encode_pairs tell_of_pairs find_pairs make_batch train check check_saved write_row"
         " close_log load",
     ),
     reward_model: (
@@ -137,7 +137,7 @@ DIFFS = {  # lines added and taken away
     (ppo_llm, truncated): (205, 90),
     (ppo_llm, grpo): (70, 90),
     (grpo, dpo): (180, 170),
-    (dpo, reward_model): (140, 130),
+    (dpo, reward_model): (145, 130),
 }
 NO_TOKENS = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT, name_of
+from safetensors.torch import load_file, save_file
 from test_operations import checkpoint, command_line, same  # noqa: F401
 from texts import (  # noqa: F401
     a_dict,
@@ -125,12 +126,80 @@ def test_reward_models_that_cannot_be(script, make_args, tmp_path):
         script.train(make_args(script, reward=str(tmp_path / "two")))
 
 
+def test_a_folder_without_all_weights_is_refused(script, make_args, judge):
+    """They would be random numbers: of a judge, and of a model that has learned to write, not to judge."""
+    weights = load_file(judge / "model.safetensors")
+    some = {name: x for name, x in weights.items() if "q_proj" not in name}
+    save_file(some, judge / "model.safetensors", {"format": "pt"})
+    missing = "1 weights are missing, model.layers.0.self_attn.q_proj.weight for instance"
+    with pytest.raises(script.Mistake, match=f"--reward .*: ValueError: {missing}"):
+        script.train(make_args(script, reward=str(judge)))
+    writer = judge.parent / "writer"
+    AutoModelForCausalLM.from_config(LlamaConfig(**SMALL)).save_pretrained(writer)
+    ByT5Tokenizer(extra_ids=0).save_pretrained(writer)
+    with pytest.raises(script.Mistake, match="1 weights are missing, score.weight"):
+        script.train(make_args(script, reward=str(writer)))
+    save_file({"model.norm.weight": torch.ones(8)}, writer / "model.safetensors", {"format": "pt"})
+    with pytest.raises(script.Mistake, match="--model .* weights are missing"):
+        script.train(make_args(script, model=str(writer)))
+
+
+def test_a_run_is_a_judge(script, make_args, judge):
+    """Its folder is named, as by every other flag."""
+    (judge.parent / "run").mkdir()
+    judge.rename(judge.parent / "run/model")
+    _, log = script.train(make_args(script, reward=str(judge.parent / "run")))
+    assert log[-1]["score"] != 0
+
+
+def by_neighbours(prompts, completions, finished):
+    return [len(prompts) + x for x in finished]
+
+
+def without_ends(prompts, completions, finished):
+    return [float(len(text)) for text in completions]
+
+
+def nothing(prompts, completions, finished):
+    return [math.nan] * len(prompts)
+
+
+def with_a_limit(prompts, completions, finished):
+    """Of 20 characters."""
+    return [[0.0] * 21][0][: len(prompts)] if max(map(len, completions)) < 20 else {}["too long"]
+
+
+@pytest.mark.parametrize(
+    ("judge", "reason"),
+    [
+        (by_neighbours, "ValueError: its score of a text depends on the texts beside it"),
+        (without_ends, "ValueError: it does not see whether a text has ended"),
+        (nothing, "ValueError: its score of a text depends on the texts beside it"),
+        (with_a_limit, "KeyError: 'too long'"),
+    ],
+)
+def test_judges_that_cannot_be(script, judge, reason):
+    with pytest.raises(script.Mistake, match=f"--reward x cannot judge: {reason}"):
+        script.check_judge("--reward x", judge, script.Args(max_new_tokens=12), ["12>", "3>"])
+
+
+def test_a_judge_is_tested_before_a_run(script, make_args, record, judge):
+    tested = record(script, "check_judge")
+    script.make_task(make_args(script, reward=str(judge)))
+    [((name, _, _, prompts), _)] = tested
+    assert name == f"--reward {judge}" and len(prompts) == 12
+
+
 def test_reward_from_the_current_folder(script, make_args, tmp_path, monkeypatch):
     (tmp_path / f"mine_{name_of(script)}.py").write_text("def score(completions, **kwargs):\n    return []\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     task = script.make_task(make_args(script, reward=f"mine_{name_of(script)}:score"))
     assert task.reward(completions=[]) == []
+
+
+SMALL = dict(vocab_size=259, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+SMALL |= dict(eos_token_id=1, pad_token_id=0, bos_token_id=None)
 
 
 # ---- models from outside
@@ -220,6 +289,40 @@ def test_positions_of_a_part(script, make_args, monkeypatch, capfd):
     monkeypatch.setattr(script, "make_model", model)
     err = refused(script, make_args(script, max_new_tokens=5), capfd)
     assert "a prompt of 4 tokens and --max-new-tokens are too long for --model" in err
+
+
+TURNS = "{% for m in messages %}{{ m.role }} {{ m.content }}<turn>\n{% endfor %}"
+
+
+def tokenizer_of_turns():
+    tokenizer = ByT5Tokenizer(extra_ids=0)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    tokenizer.chat_template = TURNS
+    return tokenizer
+
+
+def test_the_end_of_a_chat_is_what_the_template_writes(script, make_args, monkeypatch):
+    """It is taught first, and the tokenizer's ends a text, too."""
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL | {"vocab_size": 260}))
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer_of_turns(), model))
+    assert script.Agent(make_args(script, chat=True)).end_ids[:2] == [259, 1]
+    assert script.Agent(make_args(script)).end_ids[0] == 1
+    tokenizer = tokenizer_of_turns()
+    tokenizer.chat_template = TURNS.replace("<turn>", "")
+    assert script.end_of_turn(tokenizer) is None
+
+
+def test_a_judge_of_chats_sees_whether_an_answer_has_ended(script):
+    texts = script.whole_texts(tokenizer_of_turns(), True, ["a", "a"], ["b", "b"], [True, False])
+    assert texts == ["user a<turn>\nassistant b<turn>\n", "user a<turn>\nassistant b"]
+
+
+def test_half_a_character_is_refused(script, make_args, tmp_path, capfd):
+    """With its line: no file in UTF-8 can have it, but an escape of JSON can."""
+    path = tmp_path / "half.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "\\ud800", "answer": "b"}\n')
+    err = refused(script, make_args(script, task=str(path), reward=None), capfd)
+    assert f"{path} line 2: UnicodeEncodeError: " in err
 
 
 def test_a_chat_goes_on_with_the_answer(script):
@@ -443,7 +546,9 @@ def test_without_a_network_there_is_one_try(script, make_args, monkeypatch, capf
     monkeypatch.setattr(there, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(script.hub, "get_session", lambda: SimpleNamespace(head=head))
     monkeypatch.setattr(script.AutoTokenizer, "from_pretrained", from_pretrained)
-    assert refused(script, make_args(script, model="who/what"), capfd) == "--model who/what: not here"
+    assert (
+        refused(script, make_args(script, model="who/what"), capfd) == "--model who/what: OSError: not here"
+    )
     assert asked == [there.ENDPOINT] and loaded == [("who/what", error is not None)]
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, ByT5Tokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertTokenizerFast,
+    ByT5Tokenizer,
+)
 from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the command
@@ -226,6 +232,80 @@ def test_the_critic_sees_what_the_last_layer_sees(family):
     head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit
     logits = agent.logits(agent.model, tokens[:, :-1], attended[:, :-1], mask.shape[1])[..., 7]
     torch.testing.assert_close(agent.value(tokens, attended, mask), logits, atol=1e-4, rtol=0)
+
+
+# ---- reward models
+
+BERT = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, **SHARP)
+BERT |= dict(max_position_embeddings=128)
+BART = dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, init_std=0.2)
+BART |= dict(decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=128)
+BART |= dict(eos_token_id=3, bos_token_id=2, decoder_start_token_id=2)
+ENCODERS = {  # their texts stand between [CLS] and [SEP]
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "deberta", "deberta-v2"), BERT),
+    "electra": BERT | dict(embedding_size=32),
+    "albert": BERT | dict(embedding_size=16),
+    "distilbert": dict(dim=32, hidden_dim=48, n_layers=2, n_heads=4, max_position_embeddings=128, **SHARP),
+    "modernbert": BERT | dict(global_attn_every_n_layers=2, local_attention=8),
+    "bart": BART,
+    "t5": dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, eos_token_id=3)
+    | dict(decoder_start_token_id=2),
+}
+NO_JUDGES = ("codegen", "xglm", "gemma3n_text", "gemma4_text", "cohere", "cohere2", "olmoe", "granite")
+NO_JUDGES += ("granitemoe", "glm4_moe", "apertus", "ernie4_5", "llama4_text", "dots1", "minimax_m2", "bamba")
+NO_JUDGES += ("falcon_h1", "nemotron_h", "granitemoehybrid", "lfm2", "olmo_hybrid", "recurrent_gemma")
+NO_JUDGES += ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm")  # transformers has no such form of them
+JUDGES = [*ENCODERS, *(family for family in FAMILIES if family not in NO_JUDGES)]
+BAD_JUDGES = ("bart", "t5", "xlnet", "xlm", "reformer")
+
+
+def judge_of(family, folder):
+    """The reward function of such a model, always the same."""
+    tokenizer, ends = ByT5Tokenizer(extra_ids=0), dict(eos_token_id=1, bos_token_id=None)
+    if family in ENCODERS:
+        digits = list("0123456789>")
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *digits, *(f"##{x}" for x in digits)]
+        (folder / "vocab.txt").write_text("\n".join(words))
+        tokenizer, ends = BertTokenizerFast(str(folder / "vocab.txt")), {}
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=259, pad_token_id=0, num_labels=1) | ends | (ENCODERS | FAMILIES)[family]
+    model = AutoModelForSequenceClassification.from_config(
+        AutoConfig.for_model(family.split(" /")[0], **sizes)
+    )
+    return ppo_llm.make_judge(tokenizer, model.eval(), ppo_llm.Args())
+
+
+@pytest.mark.parametrize("family", JUDGES)
+def test_a_text_has_one_score_and_an_end_or_the_judge_is_refused(family, tmp_path):
+    """Alone and beside longer texts; with an end it has another one."""
+    reward, args = judge_of(family, tmp_path), ppo_llm.Args(max_new_tokens=6)
+    if family in BAD_JUDGES:
+        with pytest.raises(ppo_llm.Mistake, match="--reward x cannot judge: ValueError: "):
+            ppo_llm.check_judge("--reward x", reward, args, PROMPTS)
+        return
+    ppo_llm.check_judge("--reward x", reward, args, PROMPTS)
+    prompts, answers, finished = PROMPTS * 2, ["1", "22", "333", "4444"] * 2, [True] * 4 + [False] * 4
+    with torch.no_grad():
+        together = reward(prompts, answers, finished)
+        alone = [reward([a], [b], [c])[0] for a, b, c in zip(prompts, answers, finished, strict=True)]
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert all(ended != cut for ended, cut in zip(together[:4], together[4:], strict=True))
+
+
+def test_families_without_a_judge_have_none(tmp_path):
+    for family in NO_JUDGES:
+        with pytest.raises((ValueError, KeyError)):
+            judge_of(family, tmp_path)
+
+
+def test_the_document_has_these_judges():
+    page = (Path(__file__).parents[1] / "docs/language_runs.md").read_text()
+    words = page.partition("## Which models?")[2].partition("As reward models")[2]
+    counts, names = words.partition(" work: ")[::2]
+    assert re.findall(r"\d+", counts) == [str(len(JUDGES)), str(len(JUDGES) - len(BAD_JUDGES))]
+    works, refused = names.split("\n\n")[0].split(" are refused")[0].rpartition(". ")[::2]
+    assert re.findall(r"`(.+?)`", works) == [name for name in JUDGES if name not in BAD_JUDGES]
+    assert tuple(re.findall(r"`(.+?)`", refused)) == BAD_JUDGES
 
 
 def test_the_document_has_these_families():

@@ -310,6 +310,69 @@ def test_own_pairs_are_a_task(script, own, make_args):
     assert script.train(make_args(script, task=f"{args.run_dir}/pairs.jsonl", max_new_tokens=12))
 
 
+def test_unfinished_answers_stay_without_an_end(script, own, make_args):
+    """A judge that never saw one would not know what to say of them."""
+    args = own(script, num_pairs=60, total_pairs=16, max_new_tokens=6)
+    script.train(args)
+    pairs = read(ROOT / args.run_dir / "pairs.jsonl")[-60:]
+    cut = [pair for pair in pairs if not pair["chosen_ended"]]
+    assert 0 < len(cut) < 60
+    agent = script.Agent(args)
+    rows = script.encode_pairs(agent, args, cut)
+    assert len(rows) > 0.9 * len(cut)  # but for bytes that are no text
+    assert all(chosen[-1] not in agent.end_ids for *_, chosen, _ in rows)
+    whole = [pair for pair in pairs if pair["chosen_ended"]]
+    assert all(chosen[-1] in agent.end_ids for *_, chosen, _ in script.encode_pairs(agent, args, whole))
+
+
+def test_equal_texts_are_no_pair(script, make_args, tmp_path, capsys):
+    path = tmp_path / "equal.jsonl"
+    lines = [{"prompt": f"{i}>", "chosen": "1", "rejected": "21"[i % 2]} for i in range(9)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    script.train(make_args(script, task=str(path), eval_size=1))
+    assert "4 of 8 pairs are longer than --max-new-tokens, or two equal texts" in capsys.readouterr().out
+
+
+def test_an_empty_answer_is_left_out(only_dpo, make_args):
+    """Cut off before it has said anything that is text, it has no token to learn from."""
+    args = make_args(only_dpo)
+    pairs = [
+        {"prompt": "1>", "chosen": "", "rejected": "2", "chosen_ended": ended} for ended in (True, False)
+    ]
+    assert len(only_dpo.encode_pairs(only_dpo.Agent(args), args, pairs)) == 1
+
+
+def test_a_text_is_scored_to_its_end(only_judge, make_args):
+    """Also if it ends with what elsewhere is padding, alone and beside a longer one."""
+    torch.manual_seed(0)
+    agent = only_judge.Agent(make_args(only_judge))
+    agent.make_scorer()
+    rows = [[5, 6, 0], [5, 6, 7, 8, 9]]
+    together = agent.score(*only_judge.make_batch(agent, [rows]))
+    for row, score in zip(rows, together[0], strict=True):
+        alone = agent.score(*only_judge.make_batch(agent, [[row, row]]))
+        torch.testing.assert_close(alone[0, 0], score, rtol=1e-4, atol=1e-6)
+    shorter = agent.score(*only_judge.make_batch(agent, [[[5, 6], [5, 6]]]))
+    assert abs(shorter[0, 0] - together[0, 0]) > 1e-4
+
+
+def test_the_pad_is_no_end(only_judge, make_args, monkeypatch):
+    """Where a tokenizer has one token for both, or none, another one is taken."""
+    for pad in (None, "</s>"):
+        tokenizer, model = only_judge.make_model(make_args(only_judge))
+        tokenizer.pad_token = pad
+        monkeypatch.setattr(only_judge, "make_model", lambda args, made=(tokenizer, model): made)
+        agent = only_judge.Agent(make_args(only_judge))
+        assert agent.pad not in agent.end_ids and agent.tokenizer.pad_token_id == agent.pad
+        monkeypatch.undo()
+
+
+def test_a_scorer_is_tested_before_it_learns(only_judge, make_args, record):
+    tested = record(only_judge, "check_judge")
+    only_judge.train(make_args(only_judge))
+    assert [name for (name, *_), _ in tested] == ["--model tiny"]
+
+
 def test_a_model_that_always_answers_alike_makes_no_pairs(script, own):
     with pytest.raises(script.Mistake, match="nearly always have the same score"):
         script.train(own(script, reward="texts:equal"))
@@ -401,7 +464,10 @@ def test_texts_that_are_all_alike_have_a_score_of_zero(only_judge, monkeypatch, 
 class Beginning:
     """A tokenizer that begins each text with a token."""
 
-    bos_token, bos_token_id, eos_token = "<s>", 5, "</s>"
+    bos_token, eos_token = "<s>", "</s>"
+
+    def convert_tokens_to_ids(self, token):
+        return {"<s>": 5}[token]
 
     def __call__(self, text):
         return SimpleNamespace(input_ids=[5, 9])

@@ -167,6 +167,8 @@ class Agent(nn.Module):
         if args.chat and not self.tokenizer.chat_template:
             refuse(f"--model {args.model} has no template for --chat")
         ends = [self.tokenizer.eos_token_id, self.model.generation_config.eos_token_id]
+        if args.chat:
+            ends = [end_of_turn(self.tokenizer), *ends]  # the first one is taught
         ends = [torch.tensor(end).flatten() for end in ends if end is not None]  # an id, or ids
         if not ends:
             refuse(f"--model {args.model} has no token that ends a text")
@@ -255,21 +257,40 @@ def make_model(args: Args) -> tuple:
         config = LlamaConfig(vocab_size=259, **special, **sizes)
         return ByT5Tokenizer(extra_ids=0), AutoModelForCausalLM.from_config(config)
     try:
-        if not Path(args.model).exists():
+        return load_pretrained(AutoModelForCausalLM, args.model)
+    except Exception as error:  # each folder lacks something else
+        reason, *_ = str(error).partition("\n")
+        refuse(f"--model {args.model}: {type(error).__name__}: {reason}")
+
+
+def load_pretrained(kind: type, name: str) -> tuple:
+    """The tokenizer and the model of that name, or in that folder; no weight may be missing."""
+    try:
+        if not Path(name).exists():
             hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
     except Exception:  # without a network, each file would be asked for six times
         hub.constants.HF_HUB_OFFLINE = True
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
-        return tokenizer, AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        refuse(f"--model {args.model}: {str(error).splitlines()[0]}")
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model, info = kind.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
+    missing = sorted(info["missing_keys"])
+    if missing:  # these would be random numbers
+        raise ValueError(f"{len(missing)} weights are missing, {missing[0]} for instance")
+    return tokenizer, model
+
+
+def end_of_turn(tokenizer) -> int | None:
+    """The special token that the chat template writes after an answer, if it writes one."""
+    turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    text = tokenizer.apply_chat_template(turns, tokenize=False)
+    after = tokenizer(text.rpartition("answer")[2], add_special_tokens=False).input_ids
+    return next((token for token in after if token in tokenizer.added_tokens_decoder), None)
 
 
 def begin_of_text(tokenizer) -> str:
     """The token that begins every text the model has learned from; empty if there is none."""
-    begins = tokenizer.bos_token_id in tokenizer("x").input_ids
-    return tokenizer.bos_token if begins else ""
+    begin = tokenizer.bos_token or tokenizer.cls_token or ""
+    begins = begin and tokenizer.convert_tokens_to_ids(begin) in tokenizer("x").input_ids
+    return begin if begins else ""
 
 
 @torch.no_grad()
@@ -464,6 +485,9 @@ def make_task(args: Args) -> Task:
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
         problems = read_problems(args.task, needed)
     held_out = problems[: args.eval_episodes]
+    if reward and ":" not in args.reward:
+        prompts = [problem["prompt"] for problem in problems]
+        check_judge(f"--reward {args.reward}", reward, args, prompts)
     seen = {problem["prompt"] for problem in held_out}
     training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10] no leak
     if not training and not args.evaluate:
@@ -491,6 +515,7 @@ def read_problems(path: str, needed: tuple[str, ...]) -> list[dict]:
         for line in Path(path).read_text("utf-8").rstrip().split("\n"):
             where = f"{path} line {len(problems) + 1}"
             problem = json.loads(line)
+            json.dumps(problem, ensure_ascii=False).encode()  # an error, if it has half a character
             if not all(problem.get(name) and isinstance(problem[name], str) for name in needed):
                 raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
             problems.append(problem)
@@ -508,48 +533,85 @@ def load_reward(args: Args) -> Callable[..., list]:
         sys.path.append("")  # the module may be in the current folder
         module, _, name = args.reward.partition(":")
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
+    except Exception as error:  # each folder and each module has its own errors
         refuse(f"--reward {args.reward}: {type(error).__name__}: {error}")
 
 
 def load_reward_model(args: Args) -> Callable[..., list]:
-    """A reward function: the output of a model, standardised if its config has the statistics."""
-    tokenizer = AutoTokenizer.from_pretrained(args.reward)
-    model = AutoModelForSequenceClassification.from_pretrained(args.reward, dtype=torch.float32)
-    model = model.to(pick_device(args.device)).eval()
+    """The reward function of a model, whose name, folder, or run args.reward is."""
+    name = args.reward
+    if Path(name, "model").is_dir():
+        name = f"{name}/model"
+    tokenizer, model = load_pretrained(AutoModelForSequenceClassification, name)
     if model.config.num_labels != 1:
         raise ValueError(f"{model.config.num_labels} outputs, but a reward model has one")
+    return make_judge(tokenizer, model.to(pick_device(args.device)).eval(), args)
+
+
+def make_judge(tokenizer, model, args: Args) -> Callable[..., list]:
+    """A reward function: the output of a model, standardised if its config has the statistics."""
     mean, deviation = getattr(model.config, "reward_statistics", (0.0, 1.0))
 
     def score(tokens: Tensor, attended: Tensor) -> Tensor:
-        return model(tokens, attended).logits[:, 0]
+        return model(input_ids=tokens, attention_mask=attended).logits[:, 0]
 
     def reward(prompts, completions, finished, **_) -> list[float]:
         texts = whole_texts(tokenizer, args.chat, prompts, completions, finished)
-        inputs = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
-        rows = (inputs.input_ids.to(model.device), inputs.attention_mask.to(model.device))
-        scores = in_pieces(score, rows, args.micro_batch)
+        rows = tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
+        pad = free_token(rows)
+        model.config.get_text_config().pad_token_id = pad
+        inputs = [torch.tensor(row, device=model.device) for row in rows]
+        tokens = nn.utils.rnn.pad_sequence(inputs, batch_first=True, padding_value=pad)
+        lengths = torch.tensor([len(row) for row in rows], device=model.device)
+        attended = torch.arange(tokens.shape[1], device=model.device) < lengths[:, None]
+        scores = in_pieces(score, (tokens, attended.long()), args.micro_batch)
         return ((scores - mean) / deviation).tolist()
 
     return reward
 
 
-def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
-    """The texts that a reward model reads.
+def free_token(rows: list[list[int]]) -> int:
+    """A token with which no row ends, as padding: models take the last other token for the end."""
+    last = {row[-1] for row in rows}
+    return next(token for token in range(len(last) + 1) if token not in last)
 
-    With chat, the template decides how they end; without, eos_token ends those that have ended.
+
+@torch.no_grad()
+def check_judge(name: str, reward: Callable[..., list], args: Args, prompts: list[str]) -> None:
+    """Refuse a reward model whose scores depend on neighbours, or that does not see a text's end."""
+    prompts = [min(prompts, key=len), *[max(prompts, key=len)] * 2]
+    completions = ["1", *["1" + " 1" * (args.max_new_tokens - 1)] * 2]  # stand-ins
+    finished = [True, True, False]
+    try:
+        together = reward(prompts, completions, finished)
+        alone = []
+        for text in zip(prompts, completions, finished, strict=True):
+            alone += reward(*([part] for part in text))
+        difference = np.abs(np.subtract(together, alone)).max()
+        if not difference < 1e-3 * np.abs(together).max():  # rounding stays far below
+            raise ValueError("its score of a text depends on the texts beside it")
+        if together[1] == together[2]:
+            raise ValueError("it does not see whether a text has ended")
+    except Exception as error:  # each model lacks something else
+        refuse(f"{name} cannot judge: {type(error).__name__}: {error}")
+
+
+def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[str]:
+    """The texts that a reward model reads; those that have not ended have no end.
+
+    With chat, the template says how a text begins and ends.
     """
-    if chat:
-        chats = []
-        for prompt, completion in zip(prompts, completions, strict=True):
-            question = {"role": "user", "content": prompt}
-            chats.append([question, {"role": "assistant", "content": completion}])
-        return tokenizer.apply_chat_template(chats, tokenize=False)
     begin = begin_of_text(tokenizer)
     texts = []
     for prompt, completion, ended in zip(prompts, completions, finished, strict=True):
-        end = tokenizer.eos_token if ended else ""
-        texts.append(begin + prompt.removeprefix(begin) + completion + end)
+        if chat:
+            question = {"role": "user", "content": prompt}
+            turns = [question, {"role": "assistant", "content": completion}]
+            template = tokenizer.apply_chat_template
+            texts.append(template(turns, tokenize=False, continue_final_message=not ended))
+        else:
+            end = (tokenizer.eos_token or tokenizer.sep_token or "") if ended else ""
+            texts.append(begin + prompt.removeprefix(begin) + completion + end)
     return texts
 
 
