@@ -132,6 +132,42 @@ def test_a_pipe_is_not_waited_for(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", [*LANGUAGE, *PREFERENCES], ids=name_of)
+def test_what_has_changed_meanwhile_is_not_trained_on(script, run, tmp_path, monkeypatch):
+    """The task, the pairs, or the reward: one letter of it."""
+    task, reward = tmp_path / "task.jsonl", tmp_path / f"mine_{name_of(script)}.py"
+    task.write_text(Path(run.task).read_text())
+    reward.write_text("from every import spread")
+    monkeypatch.syspath_prepend(tmp_path)
+    args = replace(run, task=str(task), reward=f"{reward.stem}:spread", run_dir=str(tmp_path / "other"))
+    script.train(args)
+    pairs = [Path(args.run_dir, "pairs.jsonl")] * (script in PREFERENCES)
+    for path in [task, reward, *pairs]:
+        whole = path.read_text()
+        path.write_text(whole.replace("1", "2", 1) if path != reward else whole + "  ")
+        with pytest.raises(
+            script.Mistake, match="its (task|reward|pairs) has changed since the run was saved"
+        ):
+            script.train(longer(args))
+        path.write_text(whole)
+    script.train(longer(args))
+
+
+@pytest.mark.parametrize("script", [*LANGUAGE, *PREFERENCES], ids=name_of)
+def test_a_model_that_has_changed_is_not_trained_on(script, run, tmp_path):
+    """A folder; another reward is another flag, which may change."""
+    agent = script.Agent(run)
+    agent.model.save_pretrained(tmp_path / "model")
+    agent.tokenizer.save_pretrained(tmp_path / "model")
+    args = replace(run, model=str(tmp_path / "model"), run_dir=str(tmp_path / "other"))
+    script.train(args)
+    other = "every:nothing" if script in LANGUAGE else args.reward
+    script.train(replace(longer(args), reward=other))
+    (tmp_path / "model/config.json").write_text((tmp_path / "model/config.json").read_text() + " ")
+    with pytest.raises(script.Mistake, match="its model has changed since the run was saved"):
+        script.train(longer(args))
+
+
+@pytest.mark.parametrize("script", [*LANGUAGE, *PREFERENCES], ids=name_of)
 def test_a_warm_start_that_diverges_is_not_saved(script, tmp_path):
     args = small_args(script, tmp_path, sft_steps=3, sft_learning_rate=1e12)
     with pytest.raises(script.Mistake, match="the warm start has diverged"):

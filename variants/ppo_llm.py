@@ -667,6 +667,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     critic = list(agent.critic.parameters())
     groups = [{"params": policy}, {"params": critic}]
     optimizer = optim.Adam(groups, eps=1e-5, fused=True)  # [D03] not 1e-8
+    sources = digests(args, run_dir)
     first_iteration = restore(run_dir, args, agent, optimizer)
     steps = first_iteration * N
     log = []
@@ -678,7 +679,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         if (iteration - first_iteration) % save_every == 0:
             # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
-                save(run_dir, args, iteration, agent, optimizer)
+                save(run_dir, args, iteration, agent, optimizer, sources)
             seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too
         share_left = 1 - iteration / num_iterations
         lr_scale = share_left if args.anneal_lr else 1  # [D04] linearly towards zero
@@ -752,7 +753,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
     # wrap up
     bar.close()
-    save(run_dir, args, steps // N, agent, optimizer)
+    save(run_dir, args, steps // N, agent, optimizer, sources)
     if args.eval_episodes:
         log = log or [{"steps": steps}]  # a run that was finished has no iteration left
         log[-1]["eval_score"] = report(agent, args, run_dir, task)
@@ -827,6 +828,34 @@ def pick_device(name: str) -> torch.device:
     if name in ("auto", kind):
         name = devices[0]
     return torch.device(name)
+
+
+def digests(args: Args, run_dir: Path) -> dict[str, str]:
+    """Of each file or folder that a run reads beside its checkpoint, a hash of what is in it."""
+    reward, _, function = (args.reward or "").partition(":")
+    if function:
+        reward = sys.modules[reward].__file__
+    elif reward and Path(reward, "model").is_dir():
+        reward += "/model"
+    places = {"task": args.task, "model": args.model, "pairs": run_dir / "pairs.jsonl"}
+    if reward:
+        places["reward"] = reward
+    found = {}
+    for name, place in places.items():
+        digest = hashlib.sha256()
+        for path in sorted([Path(place), *Path(place).rglob("*")]):
+            if path.is_file():
+                digest.update(path.read_bytes())
+        found[name] = digest.hexdigest()
+    return found
+
+
+def check_sources(args: Args, checkpoint: dict, sources: dict[str, str]) -> None:
+    """Refuse to go on with a task, model, or reward that has changed under the same name."""
+    for name in checkpoint["sources"].keys() & sources.keys():
+        same_flag = getattr(args, name, None) == getattr(checkpoint["args"], name, None)
+        if same_flag and sources[name] != checkpoint["sources"][name]:
+            raise ValueError(f"its {name} has changed since the run was saved")
 
 
 def restore(run_dir: Path, args: Args, agent: Agent, optimizer: optim.Adam) -> int:
@@ -933,12 +962,13 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     return run_dir, lock
 
 
-def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer: optim.Adam) -> None:
+def save(run_dir: Path, args: Args, iteration: int, agent: Agent, optimizer, sources: dict) -> None:
     """Write the checkpoint so that a kill at any moment leaves a whole one, the old or the new."""
     checkpoint = {
         "writer": WRITER,
         "args": asdict(args),
         "iteration": iteration,
+        "sources": sources,
         "agent": agent.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
@@ -987,6 +1017,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
                 if getattr(resuming, name) != getattr(saved, name):
                     raise ValueError(f"{flag(name)} cannot change: it has {getattr(saved, name)}")
             check_saved(resuming, saved)
+            check_sources(resuming, checkpoint, digests(resuming, Path(run_dir)))
         check_contents(checkpoint)
         if resuming:
             groups = parts["optimizer"].state_dict()["param_groups"]
