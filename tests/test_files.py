@@ -1,5 +1,6 @@
 """What lies in a run's folder may come from elsewhere: links, other files, checkpoints that were edited."""
 
+import itertools
 import math
 import os
 import shutil
@@ -82,6 +83,21 @@ def test_a_folder_of_other_files_is_left_alone(script, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["args.json"]
     (folder / "args.json").unlink()
     assert script.make_run_dir(args)[0] == folder  # an empty one is free
+
+
+def test_a_save_that_fails_leaves_the_last_checkpoint(script, run, monkeypatch):
+    fsync, calls = os.fsync, itertools.count()
+
+    def full(file):  # from the second save on
+        if next(calls):
+            raise OSError("no space left")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        script.train(longer(run))
+    assert checkpoint(run.run_dir)["iteration"] == 2
+    script.load(run.run_dir)
 
 
 CONTENTS = {

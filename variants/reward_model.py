@@ -14,7 +14,7 @@
 """A reward model from preferences (Bradley and Terry 1952, as in arXiv 1706.03741), all of it in one file.
 
     python variants/reward_model.py --run-dir runs/judge  # from pairs that a new small model makes
-    python variants/ppo_llm.py --reward runs/judge/model --kl-coef 0.1  # the other half of RLHF
+    python variants/ppo_llm.py --reward runs/judge --kl-coef 0.1  # the other half of RLHF
     python variants/reward_model.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-5
     git diff --no-index variants/dpo.py variants/reward_model.py  # a score in place of a policy
 
