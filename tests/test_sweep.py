@@ -153,10 +153,95 @@ def test_a_run_that_fails_costs_one_line_and_is_tried_again(place):
     line, summary = sorted(x for x in out.splitlines() if not x.endswith("is finished"))[::-1]
     assert line.startswith("mine__seed=2: exit code 1, ValueError: no such seed (see ")
     assert summary == "1 of 2 runs are finished; see runs/sweep"
+    job = json.loads((place / "runs/sweep/mine__seed=2/sweep.json").read_text())
+    assert job["failed"] == "exit code 1, ValueError: no such seed"
     assert sweep(place, *flags, "3")[2].count("was made with") == 1  # other flags: not the same run
-    shutil.rmtree(place / "runs/sweep/mine__seed=1")
-    shutil.rmtree(place / "runs/sweep/mine__seed=2")
+    (place / "runs/sweep/mine__seed=1").rename(place / "elsewhere")
     assert sweep(place, *flags, "3")[0] == 0 and len(results(place)) == 2
+    assert "failed" not in json.loads((place / "runs/sweep/mine__seed=2/sweep.json").read_text())
+
+
+def test_a_script_that_failed_may_be_mended(place):
+    """The same command does again what failed, from its start; what is finished and unchanged stays."""
+    wrong = SCRIPT.replace('print(f"{steps} steps ")', 'print(f"{step} steps ")')
+    (place / "other.py").write_text(wrong)
+    flags = ["mine.py", "other.py", "--seeds", "1", "--", "--total-timesteps", "2"]
+    assert sweep(place, *flags)[0] == 1 and list(results(place)) == ["mine__seed=1"]
+    (place / "other.py").write_text(SCRIPT)
+    assert sweep(place, *flags)[0] == 0
+    assert starts(place) == {"mine__seed=1": "None None 0\n", "other__seed=1": "None None 0\n"}
+    (place / "mine.py").write_text(SCRIPT + "#")
+    assert "was made by another version of mine.py" in sweep(place, *flags)[2]
+
+
+def test_what_has_not_begun_may_change(place):
+    """As a plan that was only printed."""
+    for steps in ("1", "2"):
+        assert sweep(place, "mine.py", "--seeds", "1", "--print", "--", "--total-timesteps", steps)[0] == 0
+    assert sweep(place, "mine.py", "--seeds", "1", "--", "--total-timesteps", "2")[0] == 0
+    assert results(place) == {"mine__seed=1": "1 1 None 2"}
+
+
+def begin(place, *flags, **how):
+    """A sweep of runs that take long, as soon as one has begun."""
+    line = [*SWEEP, "mine.py", "--seeds", "1-2", *flags, "--", "--total-timesteps", "10000"]
+    process = subprocess.Popen(line, cwd=place, stderr=subprocess.PIPE, text=True, **how)
+    while not steps_done(place):
+        assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+def is_still(place):
+    """Whether no run does any step more."""
+    time.sleep(0.3)
+    before = steps_done(place)
+    time.sleep(0.3)
+    return steps_done(place) == before
+
+
+def test_a_terminal_that_is_closed_ends_the_runs(place):
+    with begin(place) as process:
+        process.send_signal(signal.SIGHUP)
+    assert process.returncode == 128 + signal.SIGHUP and is_still(place)
+
+
+def test_a_pipe_that_is_closed_ends_the_runs(place):
+    """As `| head -1` closes it: the first run fails, which is told to nobody."""
+    with begin(place, stdout=subprocess.PIPE) as process:
+        process.stdout.close()
+        [pid] = [
+            int(line.split()[0])
+            for line in subprocess.check_output(["ps", "-eww", "-o", "pid,args"], text=True).splitlines()
+            if f"{place}/mine.py" in line and "--seed 1" in line and " --run-dir " in line
+        ]
+        os.kill(pid, signal.SIGKILL)
+        assert process.wait() == 1 and process.stderr.read() == ""
+    assert is_still(place)
+
+
+def test_it_says_what_it_waits_for(place):
+    sweep(place, "mine.py", "--seeds", "1", "--print", "--", "--total-timesteps", "1")
+    with (place / "runs/sweep/mine__seed=1/log.txt").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        line = [*SWEEP, "mine.py", "--seeds", "1", "--", "--total-timesteps", "1"]
+        with subprocess.Popen(line, cwd=place, stdout=subprocess.PIPE, text=True) as process:
+            said = process.stdout.readline()
+            fcntl.flock(log, fcntl.LOCK_UN)
+            assert process.wait() == 0
+    assert said == "mine__seed=1: another process is at it, and is waited for\n"
+
+
+def test_without_what_windows_has_not(place):
+    """No fcntl, no groups of processes, no SIGHUP: runs are done, resumed, and ended with the sweep."""
+    lines = "import os, signal, sys", "sys.modules['fcntl'] = None", "del os.killpg", "del signal.SIGHUP"
+    (place / "sitecustomize.py").write_text("\n".join(lines))
+    env = {"env": os.environ | {"PYTHONPATH": str(place)}}
+    with begin(place, stdout=subprocess.DEVNULL, **env) as process:
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    flags = ["mine.py", "--seeds", "4-5", "--", "--total-timesteps", "2"]
+    assert sweep(place, *flags, **env)[0] == 0 and len(results(place)) == 2
 
 
 @pytest.mark.parametrize(
@@ -208,6 +293,8 @@ def test_settings_from_a_file_and_from_the_command_line(place):
         ("", "no script is given"),
         ("mine.py --seeds 3-1", "seeds 3-1 are not like 1-10"),
         ("mine.py --grid ratee=1", "mine.py has no flag ratee"),
+        ("mine.py -- --ratee 1", "mine.py has no flag --ratee"),
+        ("mine.py -- --ratee=1", "mine.py has no flag --ratee"),
         ("mine.py --grid rate", "grid rate is not like"),
         ("mine.py --grid rate=1,1", "two runs would be runs/sweep/mine__rate=1__seed=1"),
         ("mine.py --workers 0", "--workers: 0 is not at least 1"),
@@ -335,4 +422,11 @@ def test_how_far_a_run_is(tmp_path):
     (tmp_path / "log.txt").write_text(
         "global_step=128, episodic_return=12\nglobal_step=250, episodic_return=9"
     )
+    assert module.progress(tmp_path) == 0.25
+    (tmp_path / "sweep.json").write_text('{"flags": ["--total-episodes=1000"]}')
+    (tmp_path / "log.txt").write_text("500 completions  score 0.1\n")
+    assert module.progress(tmp_path) == 0.5
+    (tmp_path / "sweep.json").write_text('{"flags": []}')
+    (tmp_path / "args.json").write_text('{"total_pairs": 400}')
+    (tmp_path / "log.txt").write_text("100 pairs  accuracy 0.1\n")
     assert module.progress(tmp_path) == 0.25

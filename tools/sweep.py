@@ -12,7 +12,6 @@ with all that the script prints in log.txt. Finished runs stay. Others are resum
 
 import argparse
 import contextlib
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -30,9 +29,14 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from tqdm import tqdm
+
+try:
+    import fcntl
+except ImportError:  # Windows has none.
+    fcntl = None
 
 KEPT = ("sweep.json", "log.txt")  # These stay in the folder of a run that begins anew.
 LAYOUT = "{percentage:3.0f}%|{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
@@ -137,6 +141,7 @@ def plan(settings: dict) -> list[Path]:
     jobs = {}
     for script in settings["scripts"]:
         known = check_script(script)
+        check_flags(script, known, settings["flags"])
         resumes = {"--run-dir", "--resume"} <= known
         made = provenance(folder=Path(script).parent)
         stem = Path(script).stem
@@ -162,6 +167,14 @@ def check_script(script: str) -> set[str]:
     if "--seed" not in known:
         refuse(f"{script} has no --seed")
     return known
+
+
+def check_flags(script: str, known: set[str], flags: list[str]) -> None:
+    """Refuses a flag that the script's --help does not name."""
+    for flag in flags:
+        name = flag.partition("=")[0]
+        if name.startswith("--") and not {name, name.replace("_", "-")} & known:
+            refuse(f"{script} has no flag {name}")
 
 
 def grid_points(grid: dict[str, list]) -> list[dict]:
@@ -197,26 +210,41 @@ def digest_of(script: Path) -> str:
 
 
 def prepare(jobs: dict[Path, dict]) -> None:
-    """Writes each job into its folder, unless it is there; refuses if anything else is."""
+    """Writes each job into its folder, unless it is there; refuses if anything else is.
+
+    A run that has failed, or has not begun, may be another one now.
+    """
+    new = {}
     for folder, job in jobs.items():
-        if has_job(folder):
-            compare_jobs(folder, read_job(folder), job)
-        elif folder.exists() and not is_free(folder):
-            refuse(f"{folder} is not empty, and holds no run of a sweep; take another folder, or move it")
-    for folder, job in jobs.items():  # Nothing is written before all jobs are known to fit.
         if not has_job(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            write(folder, job)
-
-
-def compare_jobs(folder: Path, old: dict, job: dict) -> None:
-    """Refuses a job if the one in its folder is another."""
-    for key in ("script", "flags", "sha256"):
-        if old[key] != job[key]:
-            made = f"with {old[key]}"
-            if key == "sha256":
-                made = f"by another version of {job['script']}"
+            if folder.exists() and not is_free(folder):
+                held = f"{folder} is not empty, and holds no run of a sweep"
+                refuse(f"{held}; take another folder, or move it")
+            new[folder] = job
+            continue
+        made = compare_jobs(read_job(folder), job)
+        if made and not may_change(folder):
             refuse(f"{folder} was made {made}; take another folder, or delete it")
+        if made:
+            new[folder] = job | {"anew": True}
+    for folder, job in new.items():  # Nothing is written before all jobs are known to fit.
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder, job)
+
+
+def compare_jobs(old: dict, job: dict) -> str:
+    """Returns what is different about an old job, in words; nothing if it is the same."""
+    for key in ("script", "flags"):
+        if old[key] != job[key]:
+            return f"with {old[key]}"
+    if old["sha256"] != job["sha256"]:
+        return f"by another version of {job['script']}"
+    return ""
+
+
+def may_change(folder: Path) -> bool:
+    """Returns whether nothing is lost if another run takes the place of the one in a folder."""
+    return "failed" in read_job(folder) or not (folder / "log.txt").exists()
 
 
 def is_free(folder: Path) -> bool:
@@ -240,6 +268,7 @@ def write(folder: Path, job: dict) -> None:
     """Writes what a run is; a kill at any moment leaves the old file or the new one."""
     path = folder / "sweep.json"
     part = folder / "sweep.json.part"
+    part.unlink(missing_ok=True)  # A link that lies there would be written through.
     part.write_text(json.dumps(job, indent=1) + "\n")
     os.replace(part, path)
 
@@ -257,7 +286,7 @@ def run(folder: Path) -> None:
     A second process that is to do the same waits, and finds it done.
     """
     with (folder / "log.txt").open("a+") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)  # Scripts hold it, too: runs of a killed sweep end first.
+        lock(log)
         if is_finished(folder):
             return
         job = read_job(folder)
@@ -266,6 +295,11 @@ def run(folder: Path) -> None:
             print(f"{folder.name}: {script} has changed since the sweep began", file=sys.stderr)
             raise SystemExit(1)
         line = [sys.executable, str(script), *job["flags"], "--seed", str(job["seed"])]
+        failed = job.pop("failed", None)
+        if job.pop("anew", False):
+            clear(folder)
+        if failed:
+            write(folder, job)
         if job["resumes"] and (folder / "checkpoint.pt").exists():
             line += ["--resume", str(folder)]
         else:
@@ -281,8 +315,32 @@ def run(folder: Path) -> None:
             error = last_line(log.read().strip())[:200]
             failure = f"exit code {done.returncode}, {error}"
             print(f"{folder.name}: {failure} (see {log.name})", file=sys.stderr)
+            write(folder, job | {"failed": failure})
             raise SystemExit(1)
         write(folder, job | {"finished": time.strftime("%Y-%m-%d %H:%M:%S")})
+
+
+def lock(log: TextIO, wait: bool = True) -> bool:
+    """Makes a run ours by its log, which its script holds, too: those of a killed sweep end first.
+
+    Returns whether it is ours. Without fcntl, only a second sweep is kept away, not such a script.
+    """
+    if fcntl is None:
+        from filelock import FileLock, Timeout
+
+        try:
+            FileLock(f"{log.name}.lock", blocking=wait, is_singleton=True).acquire()
+        except Timeout:
+            return False
+        return True
+    how = fcntl.LOCK_EX
+    if not wait:
+        how |= fcntl.LOCK_NB
+    try:
+        fcntl.flock(log, how)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def clear(folder: Path) -> None:
@@ -307,17 +365,25 @@ def progress(folder: Path) -> float:
     """Returns the part of a run that is done, by its last printed steps; 0 if it is not known."""
     try:
         tail = (folder / "log.txt").read_bytes()[-4096:].decode(errors="replace")
-        found = re.findall(r"([\d,]+) steps |global_step=(\d+)", tail)
+        found = re.findall(r"([\d,]+) (?:steps|completions|pairs) |global_step=(\d+)", tail)
         steps = "".join(found[-1])
-        flags = read_job(folder)["flags"]
-        total = dict(itertools.pairwise(flags)).get("--total-timesteps")
+        total = total_of(read_job(folder)["flags"])
         if not total:
             args = json.loads((folder / "args.json").read_text())
-            total = args["total_timesteps"]
+            [total] = [args[name] for name in args if name.startswith("total_")]
         part = float(steps.replace(",", "")) / float(total)
         return min(1.0, part)
     except (OSError, LookupError, ValueError):  # There is nothing yet, or half a file.
         return 0.0
+
+
+def total_of(flags: list[str]) -> str:
+    """Returns the value of --total-timesteps, or of its like; nothing if it is not given."""
+    separate = [word for flag in flags for word in flag.split("=", 1)]
+    for name, value in itertools.pairwise(separate):
+        if name.startswith("--total"):
+            return value
+    return ""
 
 
 # Many runs
@@ -337,6 +403,9 @@ def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = l
             while waiting or running:
                 while waiting and len(running) < workers:
                     folder = waiting.pop(0)
+                    with (folder / "log.txt").open("a") as log:
+                        if not lock(log, wait=False):
+                            bar.write(f"{folder.name}: another process is at it, and is waited for")
                     running[folder] = start(folder)
                 ended = [folder for folder in running if running[folder].poll() is not None]
                 for folder in ended:
@@ -352,7 +421,7 @@ def run_all(folders: list[Path], workers: int, is_enough: Callable[[], bool] = l
                 time.sleep(0.2)
         finally:
             for child in running.values():
-                os.killpg(child.pid, signal.SIGTERM)
+                end(child)
     return failed
 
 
@@ -360,6 +429,15 @@ def start(folder: Path) -> subprocess.Popen:
     """Starts a process that does a run, in a session of its own."""
     line = [sys.executable, __file__, "--run", str(folder.resolve())]
     return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def end(child: subprocess.Popen) -> None:
+    """Ends a process that start() has started, with all that it has started."""
+    if not hasattr(os, "killpg"):  # Windows has none.
+        child.terminate()
+        return
+    with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+        os.killpg(child.pid, signal.SIGTERM)
 
 
 def report(bar: tqdm, folder: Path, child: subprocess.Popen) -> None:
@@ -451,10 +529,14 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="write commands, run nothing")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="do the one run that --print has set up")
     args, flags = parser.parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):  # Windows has no SIGHUP.
+        signal.signal(signal.Signals[name], lambda number, _: sys.exit(128 + number))
     if args.run:
         if not has_job(args.run):
             refuse(f"{args.run} holds no run of a sweep")
+        if sys.stderr.isatty():  # A file says what is executed: whoever has typed this can see it.
+            job = read_job(args.run)
+            print(f"in {job['cwd']}: python {job['script']} {shlex.join(job['flags'])}", file=sys.stderr)
         run(args.run.resolve())
         return
     settings = read_settings(args, flags)
@@ -468,6 +550,9 @@ def main() -> None:
         failed = run_all(folders, args.workers)
     except KeyboardInterrupt:
         raise SystemExit("stopped; the same command goes on") from None
+    except BrokenPipeError:  # Nobody reads what is printed any more, as after `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     print(f"{len(folders) - failed} of {len(folders)} runs are finished; see {settings['out']}")
     if failed:
         raise SystemExit(1)
