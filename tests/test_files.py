@@ -12,9 +12,9 @@ from conftest import ATARI, each_of, name_of, with_toys
 from every import GAMES, LANGUAGE, PREFERENCES, small_args
 from test_operations import checkpoint, same, sealed
 
-from variants import ppo_llm_truncated, reward_model
+from variants import ppo_atari_distributed, ppo_llm_truncated, reward_model
 
-script = each_of([*GAMES, *LANGUAGE, *PREFERENCES])
+script = each_of([*GAMES, ppo_atari_distributed, *LANGUAGE, *PREFERENCES])
 RUNS = {}  # {script: args of its run}, which tests only read
 
 
