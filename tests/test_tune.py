@@ -134,13 +134,30 @@ def test_a_process_leaves_the_trials_of_others_alone(place):
     assert "trial 0: done" in out and "trial 1: done" in second and "failed" not in out + second
 
 
-def test_a_trial_that_fails_is_left_out(place):
+def test_trials_that_fail_do_not_count(place):
+    """Three in a row end the search; when the script is mended, the same command goes on."""
     (place / "space.toml").write_text("rate = [9.00001]")
-    code, out, error = tune(place, "--trials", "2", "--report", "1", total=["--", "--total-timesteps", "2"])
-    assert code == 1 and out.count("exit code 1, ValueError: too fast") == 2
-    assert "trial 1: failed {'rate': 9.00001}" in out and error == "no trial has ended\n"
+    line = dict(total=["--", "--total-timesteps=2"])
+    code, out, error = tune(place, "--trials", "2", "--report", "1", **line)
+    assert code == 2 and out.count("exit code 1, ValueError: too fast") == 3
+    assert "trial 2: failed {'rate': 9.00001}" in out
+    assert error == "tune.py: three trials have failed, one after the other; what is above says why\n"
     [job] = map(json.loads, (path.read_text() for path in place.glob("runs/tune/*/*/sweep.json")))
     assert job["flags"][-1] == "9.00001"  # a value of a list is used as it is
+    (place / "mine.py").write_text(SCRIPT.replace('raise ValueError("too fast")', "pass"))
+    code, out, error = tune(place, "--trials", "2", "--report", "1", **line)
+    assert (code, error) == (0, "") and "trial 4: done" in out and "the best of 2 trials" in out
+    (place / "mine.py").write_text(SCRIPT)
+    code, _, error = tune(place, "--trials", "3", "--report", "1", **line)
+    assert code == 2 and "mine.py has changed since its first trials; take another --out" in error
+
+
+def test_language_models_are_searched_by_their_score(place):
+    (place / "mine.py").write_text(SCRIPT.replace("total-timesteps", "total-episodes").replace(
+        "total_timesteps", "total_episodes").replace("episode_return", "score"))  # fmt: skip
+    line = dict(total=["--", "--total-episodes", "8"])
+    code, out, _ = tune(place, "--trials", "1", "--report", "1", **line)
+    assert code == 0 and re.search(r"^trial 0: done -?[\d.]+ ", out, re.M)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +167,7 @@ def test_a_trial_that_fails_is_left_out(place):
         (["--space", "gone.toml"], "gone.toml"),
         (["--space", "bad.toml"], "bad.toml"),
         (["--space", "other.toml"], "mine.py has no flag wings"),
+        (["--", "--total-timesteps", "2", "--wings", "2"], "mine.py has no flag --wings"),
     ],
 )
 def test_mistakes_are_told_in_one_line(place, flags, mistake):

@@ -11,7 +11,6 @@ study that was killed, and several at once share it.
 
 import contextlib
 import hashlib
-import itertools
 import math
 import shlex
 import signal
@@ -37,7 +36,8 @@ except ModuleNotFoundError as missing:
 
 SPACE = Path(__file__).parent / "space.toml"
 RUNGS = (1 / 8, 1 / 4, 1 / 2)  # A trial may be stopped after these parts of its steps.
-STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # Killed trials do not count.
+STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # Failed trials do not count.
+SCORES = ("episode_return", "score", "accuracy")  # A run's first one of these is compared.
 
 
 class Search(NamedTuple):
@@ -96,10 +96,10 @@ def return_at(folder: Path, step: float) -> float:
     """Returns the return of a run at a step, or at the end (inf); NaN if it has none there."""
     places = {path.parent for path in folder.rglob("*tfevents*")}
     logs = [read_run(place) for place in places]
-    logs = [run for run in logs if run.has("episode_return")]
-    if not logs:
+    found = [run.series[name] for name in SCORES for run in logs if run.has(name)]
+    if not found:
         return math.nan
-    steps, returns = logs[0].series["episode_return"]
+    steps, returns = found[0]
     if math.isinf(step):
         return returns[-1]
     if steps[-1] < step:  # The run has not come so far.
@@ -138,18 +138,24 @@ def do_trial(trial: optuna.Trial, folders: list[Path], total: float) -> tuple[st
     return "done", value
 
 
-def open_study(out: Path, name: str) -> optuna.Study:
-    """Returns the study in a folder, or begins it."""
+def open_study(out: Path, name: str, script: str) -> optuna.Study:
+    """Returns the study in a folder, or begins it; all of its trials are of one version of the script."""
     out.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = JournalFileBackend(str(out / "study.journal"))
-    return optuna.create_study(
+    study = optuna.create_study(
         storage=JournalStorage(journal),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
         study_name=name,
         load_if_exists=True,
         direction="maximize",
     )
+    digest = sweep.digest_of(Path(script))
+    of_another = study.user_attrs.get("sha256", digest) != digest
+    if of_another and count_trials(study, TrialState.COMPLETE, TrialState.PRUNED):
+        sweep.refuse(f"{script} has changed since its first trials; take another --out")
+    study.set_user_attr("sha256", digest)
+    return study
 
 
 def go_on(study: optuna.Study, workers: Path) -> list[FileLock]:
@@ -176,16 +182,17 @@ def count_trials(study: optuna.Study, *states: TrialState) -> int:
     return len(study.get_trials(states=states))
 
 
-def do_next(study: optuna.Study, search: Search, seeds: list[int], total: float, worker: str) -> None:
-    """Asks the study for a trial, does it, and tells what came of it."""
+def do_next(study: optuna.Study, search: Search, seeds: list[int], total: float, worker: str) -> str:
+    """Asks the study for a trial, does it, and tells and returns what came of it."""
     trial = study.ask(search.space)
     trial.set_user_attr("worker", worker)
     folders = search.plan(trial.params, seeds)
     outcome, value = do_trial(trial, folders, total)
-    state = TrialState.PRUNED if value is None else TrialState.COMPLETE
-    study.tell(trial, value, state)
+    states = {"done": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
+    study.tell(trial, value, states[outcome])
     shown = "" if value is None else f"{value:.4g} "
     print(f"trial {trial.number}: {outcome} {shown}{trial.params}", flush=True)
+    return outcome
 
 
 def compare_folders(found: Path, default: Path) -> None:
@@ -208,19 +215,24 @@ def main() -> None:
     args, flags = parser.parse()
     seeds = sweep.parse_seeds(args.seeds)
     others = sweep.parse_seeds(args.report)
-    total = dict(itertools.pairwise(flags)).get("--total-timesteps")
-    if total is None:
+    total = sweep.total_of(flags)
+    if not total:
         sweep.refuse("no --total-timesteps after --")
     if set(seeds) & set(others):
         sweep.refuse("--seeds and --report share a seed")
-    space = read_space(args.space, args.script, sweep.flags_of(args.script))
+    known = sweep.check_script(args.script)
+    sweep.check_flags(args.script, known, flags)
+    space = read_space(args.space, args.script, known)
     search = Search(args.script, flags, space, args.out)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    study = open_study(args.out, shlex.join([args.script, *flags]))
+    study = open_study(args.out, shlex.join([args.script, *flags]), args.script)
     held = go_on(study, args.out / "workers")
     worker = Path(held[0].lock_file).name
+    outcomes = []
     while count_trials(study, *STATES) < args.trials:
-        do_next(study, search, seeds, float(total), worker)
+        outcomes.append(do_next(study, search, seeds, float(total), worker))
+        if outcomes[-3:] == ["failed"] * 3:
+            sweep.refuse("three trials have failed, one after the other; what is above says why")
     done = count_trials(study, TrialState.COMPLETE)
     stopped = count_trials(study, TrialState.PRUNED)
     if count_trials(study, TrialState.RUNNING):
