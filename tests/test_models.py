@@ -259,14 +259,23 @@ JUDGES = [*ENCODERS, *(family for family in FAMILIES if family not in NO_JUDGES)
 BAD_JUDGES = ("bart", "t5", "xlnet", "xlm", "reformer")
 
 
+def tokenizer_of_words(folder):
+    digits = list("0123456789>")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *digits, *(f"##{x}" for x in digits)]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    return BertTokenizerFast(str(folder / "vocab.txt"))
+
+
+def test_an_encoder_reads_what_it_was_trained_on(tmp_path):
+    texts = ppo_llm.whole_texts(tokenizer_of_words(tmp_path), False, ["1>", "2>"], ["1", "2"], [True, False])
+    assert texts == ["[CLS]1>1[SEP]", "[CLS]2>2"]
+
+
 def judge_of(family, folder):
     """The reward function of such a model, always the same."""
     tokenizer, ends = ByT5Tokenizer(extra_ids=0), dict(eos_token_id=1, bos_token_id=None)
     if family in ENCODERS:
-        digits = list("0123456789>")
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *digits, *(f"##{x}" for x in digits)]
-        (folder / "vocab.txt").write_text("\n".join(words))
-        tokenizer, ends = BertTokenizerFast(str(folder / "vocab.txt")), {}
+        tokenizer, ends = tokenizer_of_words(folder), {}
     torch.manual_seed(0)
     sizes = dict(vocab_size=259, pad_token_id=0, num_labels=1) | ends | (ENCODERS | FAMILIES)[family]
     model = AutoModelForSequenceClassification.from_config(
