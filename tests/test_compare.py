@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import subprocess
 import sys
 
 import compare  # noqa: E402
@@ -140,7 +142,7 @@ def test_what_is_left_out_is_named(make_run, run, tmp_path):
     assert code == 0 and table(out)["a"]["seeds"] == "2"
     assert err.splitlines() == [
         "compare.py: left out, as they have no curves; see their log.txt: runs/a__seed=3",
-        "compare.py: left out, as no episode_return or score is in their curves: judge",
+        "compare.py: left out, as none of episode_return, score, accuracy is in their curves: judge",
     ]
 
 
@@ -254,7 +256,87 @@ def test_mistakes_are_told_in_one_line(make_run, run, tmp_path):
         assert code == 2 and mistake in error and len(error.splitlines()) == 1
     (tmp_path / "empty").mkdir()
     assert "no run in there has a return" in run("empty")[2]
+    for text, mistake in HOSTILE.items():
+        (tmp_path / "bad.csv").write_text(text)
+        code, _, error = run("bad.csv")
+        assert code == 2 and mistake in error and len(error.splitlines()) == 1
+
+
+HOSTILE = {
+    "": "bad.csv: no run in there has a return",
+    "seed,steps\n1\n": "bad.csv is no file of this program: could not convert string",
+    "seed,steps\none,2,3,4,5\n": "bad.csv is no file of this program: invalid literal",
+    "seed,steps\n1,two,3,4,5\n": "bad.csv is no file of this program: could not convert",
+}
+
+
+def test_a_file_that_an_editor_has_touched_is_read(make_run, run, tmp_path):
+    """With a mark at its begin, and blank lines at its end."""
+    make_run("runs/a", 7)
+    run("runs")
+    text = (tmp_path / "out/A-v0__ppo.csv").read_text()
+    (tmp_path / "mine.csv").write_text("\ufeff" + text + "\n\n", "utf-8")
+    assert run("mine.csv")[0] == 0
+
+
+def test_a_seed_that_is_there_twice_counts_once(make_run, run):
+    """The run that has come further; the other one is named."""
     make_run("runs/a", 1)
-    make_run("runs/b", 1)
-    assert "has seed 1 twice" in run("runs")[2]
-    assert list(table(run("a=runs/a", "b=runs/b")[1])) == ["a", "b"]
+    make_run("runs/b", 2, steps=STEPS[:50])
+    code, out, error = run("runs")
+    assert code == 0 and "left out, as ppo has their seeds already; " in error
+    assert error.endswith("tells apart what has the same flags: runs/b\n")
+    assert table(out)["ppo"]["last 100 training episodes"] == "1.00"
+    assert list(table(run("a=runs/a", "b=runs/b")[1])) == ["b", "a"]
+
+
+def test_runs_that_are_too_short_are_left_out(make_run, run):
+    """One of a few steps, to see whether it starts, and one whose last return is no number."""
+    for seed in (1, 2):
+        make_run(f"runs/{seed}", seed, seed=seed)
+        make_run(f"runs/g{seed}", 5, seed=seed, gamma=0.5)
+    make_run("runs/smoke", 9, seed=3, steps=STEPS[:9])
+    make_run("runs/broken", np.where(STEPS > 99_000, np.nan, 9.0), seed=4)
+    code, out, error = run("runs")
+    assert code == 0 and table(out)["gamma 0.99"]["seeds"] == table(out)["gamma 0.5"]["seeds"] == "2"
+    assert "left out, as they have less than a tenth of the steps of others: runs/smoke\n" in error
+    assert "left out, as their last return is no number: runs/broken\n" in error
+    assert "100k steps" in out
+
+
+def test_a_task_of_a_language_model_is_an_env(make_run, run, tmp_path):
+    """It is none of the env of others, and its score and evaluation are compared."""
+    make_run("runs/cartpole", 400)
+    for name, tag in (("runs/grpo", "score"), ("runs/dpo", "accuracy")):
+        with SummaryWriter(tmp_path / name) as writer:
+            for step in STEPS:
+                writer.add_scalar(tag, 0.5, step)
+                writer.add_scalar("grad_norm", 0.5, step)
+            writer.add_scalar(f"eval_{tag}", 0.75, STEPS[-1])
+        flags = {"task": f"{tag}.jsonl", "seed": 1}
+        (tmp_path / name / "args.json").write_text(json.dumps(flags))
+    out = run("runs")[1]
+    for env in ("A-v0", "score.jsonl", "accuracy.jsonl"):
+        assert f"| {env}, 100k steps |" in out
+    assert "is better than" not in out and out.count("**0.75**") == 2
+
+
+def test_nothing_is_written_through_a_link(make_run, run, tmp_path):
+    make_run("runs/a", 7)
+    (tmp_path / "mine").write_text("a year of work")
+    (tmp_path / "out").mkdir()
+    names = ["table.md", "table.md.part", "picture_light.png", "A-v0__ppo.csv"]
+    for name in names:
+        (tmp_path / "out" / name).symlink_to(tmp_path / "mine")
+    assert run("runs")[0] == 0
+    assert (tmp_path / "mine").read_text() == "a year of work"
+
+
+def test_a_console_without_a_minus_sign_gets_another(make_run, tmp_path):
+    """As that of Windows has none; files are in UTF-8 all the same."""
+    make_run("runs/a", -7)
+    line = [sys.executable, str(ROOT / "tools/compare.py"), "runs"]
+    env = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True)
+    assert done.returncode == 0 and b"**?7.00**" in done.stdout
+    assert "**−7.00**" in (tmp_path / "runs/compare/table.md").read_text("utf-8")

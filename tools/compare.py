@@ -34,7 +34,8 @@ EVALUATION = COLUMNS.index("eval_return")
 POINTS = 100  # A curve has about as many points in a CSV file.
 # These may differ within a group: they say where and how a run was made, not what it learns.
 ASIDE = {"seed", "run_dir", "resume", "evaluate", "exp_name", "device", "threads", "checkpoints", "compile"}
-ASIDE |= {"track", "capture_video", "eval_episodes", "async_envs", "cuda", "save_model", "env_id"}
+ASIDE |= {"track", "capture_video", "eval_episodes", "async_envs", "cuda", "save_model", "env_id", "task"}
+SCORES = ("episode_return", "score", "accuracy")  # A run's first one of these is compared.
 SIZE = 7.5  # Letters are so many points high.
 THIN = "\u202f"  # This narrow space stands between thousands.
 THEMES = {
@@ -133,7 +134,7 @@ def read_csv(path: Path) -> Results:
     """Reads one CSV file; lines of its head that begin with # say how it was made."""
     if not path.exists():
         return Results("", {}, {})
-    lines = path.read_text().splitlines()
+    lines = path.read_text("utf-8-sig").splitlines()  # Some editors begin it with a mark.
     command = ""
     made = {}
     while lines and lines[0].startswith("#"):
@@ -145,7 +146,7 @@ def read_csv(path: Path) -> Results:
             seeds = parse_seeds(key.removeprefix("seeds "))
             made |= dict.fromkeys(seeds, value)
     rows = {}
-    for row in list(csv.reader(lines))[1:]:
+    for row in filter(None, list(csv.reader(lines))[1:]):
         seed = int(row[0])
         missing = len(COLUMNS) - len(row)  # Older files have no entropy.
         rows.setdefault(seed, []).append(row + [""] * missing)
@@ -165,7 +166,7 @@ def format_seeds(seeds: list[int]) -> str:
 
 
 def write_csv(path: Path, results: Results) -> None:
-    """Writes the file, seeds in order; a kill at any moment leaves the old file or the new one."""
+    """Writes the file, seeds in order."""
     seeds_of = {}
     for seed, made in results.made.items():
         seeds_of.setdefault(made, []).append(seed)
@@ -176,8 +177,14 @@ def write_csv(path: Path, results: Results) -> None:
     for seed in sorted(results.rows):
         lines += [",".join(row) for row in results.rows[seed]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text("\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole, and through no link that lies in its place."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    part.write_text(text, "utf-8")
     os.replace(part, path)
 
 
@@ -194,6 +201,10 @@ class Run(NamedTuple):
     command: str
     made: str
     version: str = ""  # The script's hash, as its sweep has it, or its path; "" if it is not known.
+    place: str = ""  # The folder, or the CSV file and the seed.
+
+    def last_step(self) -> float:
+        return float(self.rows[-1][1])
 
 
 def write(value: float) -> str:
@@ -219,7 +230,7 @@ def parse_flags(words: list[str]) -> dict[str, str]:
 def read_folder(folder: Path) -> Run | None:
     """Returns a run from its TensorBoard files and its sweep's; None if it has no returns yet."""
     logs = read_run(folder)
-    if not (logs.has("episode_return") or logs.has("score")):
+    if not any(map(logs.has, SCORES)):
         return None
     job = find_job(folder)
     flags = parse_flags(job.get("flags", []))
@@ -229,7 +240,7 @@ def read_folder(folder: Path) -> Run | None:
     command = make_command(script, flags, job)
     made = job.get("made", "")
     version = job.get("sha256", "")
-    return Run(script, flags, seed, make_rows(logs, seed), command, made, version)
+    return Run(script, flags, seed, make_rows(logs, seed), command, made, version, str(folder))
 
 
 def find_job(folder: Path) -> dict:
@@ -251,7 +262,10 @@ def find_script(folder: Path, job: dict) -> str:
     if job:
         return Path(job["script"]).stem
     checkpoint = folder / "checkpoint.pt"
-    content = checkpoint.read_bytes() if checkpoint.exists() else b""
+    content = b""
+    if checkpoint.exists():
+        with checkpoint.open("rb") as file:
+            content = file.read(2**16)
     writer = re.search(rb"(\w+)\.py \d", content)  # Scripts of this project name themselves in it.
     if writer:
         return writer[1].decode()
@@ -283,7 +297,7 @@ def make_command(script: str, flags: dict[str, str], job: dict) -> str:
 
 def make_rows(logs: Logs, seed: int) -> list[list[str]]:
     """Returns a run's lines of a CSV file; the last one has the evaluation."""
-    name = "episode_return" if logs.has("episode_return") else "score"
+    name = next(name for name in SCORES if logs.has(name))
     steps, returns = logs.series[name]
     entropy = {}
     if logs.has("entropy"):
@@ -301,7 +315,7 @@ def make_rows(logs: Logs, seed: int) -> list[list[str]]:
 
 def find_evaluation(logs: Logs) -> str:
     """Returns the mean return of the last evaluation, or "" if there was none."""
-    for name in ("eval_return", "eval/mean_reward"):
+    for name in ("eval_return", "eval_score", "eval_accuracy", "eval/mean_reward"):
         if logs.has(name):
             return write(logs.values(name)[-1])
     if logs.has("eval/episodic_return"):  # CleanRL logs each episode of the only evaluation.
@@ -324,14 +338,18 @@ def read_file(path: Path) -> list[Run]:
     """Returns the runs in a CSV file."""
     if not path.is_file():
         refuse(f"there is no {path}")
-    command, made, rows = read_csv(path)
+    try:
+        command, made, rows = read_csv(path)
+        [read_curve(lines) for lines in rows.values()]  # An error, if these are no numbers.
+    except (ValueError, IndexError) as error:
+        refuse(f"{path} is no file of this program: {error}")
     script, *words = shlex.split(command) or [path.stem]
     name = Path(script).stem
     flags = parse_flags(words)
     found = []
     for seed in rows:
-        run = Run(name, flags, seed, rows[seed], command, made.get(seed, ""), version=script)
-        found.append(run)
+        place = f"{path} seed {seed}"
+        found.append(Run(name, flags, seed, rows[seed], command, made.get(seed, ""), script, place))
     return found
 
 
@@ -350,15 +368,15 @@ def read_folders(path: Path) -> list[Run]:
             empty.append(folder)
     places = folders | {place for folder in folders for place in folder.parents}
     begun = {file.parent for file in path.rglob("sweep.json")}
-    tell_left_out(empty, "no episode_return or score is in their curves")
+    tell_left_out(empty, f"none of {', '.join(SCORES)} is in their curves")
     tell_left_out(sorted(begun - places), "they have no curves; see their log.txt")
     return runs
 
 
-def tell_left_out(folders: list[Path], reason: str) -> None:
+def tell_left_out(places: list, reason: str) -> None:
     """Says in one line which runs are not compared, and why."""
-    if folders:
-        names = ", ".join(map(str, folders))
+    if places:
+        names = ", ".join(map(str, places))
         print(f"compare.py: left out, as {reason}: {names}", file=sys.stderr)
 
 
@@ -370,7 +388,7 @@ Kind = tuple[str, str, str, str]  # Env, script, its version, and the flags that
 
 def make_groups(runs: list[Run]) -> dict[str, Groups]:
     """Returns {env: {label: group}}; a label has what tells its group from others."""
-    kinds = split_by_kind(runs)
+    kinds = split_by_kind(leave_out(runs))
     groups = {}
     for kind, members in kinds.items():
         env, *_ = kind
@@ -379,13 +397,39 @@ def make_groups(runs: list[Run]) -> dict[str, Groups]:
     return groups
 
 
+def envs_of(runs: list[Run]) -> list[str]:
+    """Returns the env of each run, or the task of a language model; if unknown, that of the others."""
+    known = [run.flags.get("env_id") or run.flags.get("task") for run in runs]
+    envs = {env for env in known if env}
+    default = envs.pop() if len(envs) == 1 else "env not known"
+    return [env or default for env in known]
+
+
+def leave_out(runs: list[Run]) -> list[Run]:
+    """Returns the runs that can be compared, and says why others cannot."""
+    envs = envs_of(runs)
+    longest = {}
+    for env, run in zip(envs, runs, strict=True):
+        longest[env] = max(run.last_step(), longest.get(env, 0))
+    kept = []
+    short = []
+    broken = []
+    for env, run in zip(envs, runs, strict=True):
+        if math.isnan(float(run.rows[-1][2])):
+            broken.append(run.place)
+        elif run.last_step() < 0.1 * longest[env]:
+            short.append(run.place)
+        else:
+            kept.append(run)
+    tell_left_out(broken, "their last return is no number")
+    tell_left_out(short, "they have less than a tenth of the steps of others")
+    return kept
+
+
 def split_by_kind(runs: list[Run]) -> dict[Kind, list[Run]]:
     """Returns the runs of each kind; a flag matters if it changes what a run learns."""
-    envs = {run.flags["env_id"] for run in runs if "env_id" in run.flags}
-    default = envs.pop() if len(envs) == 1 else "env not known"
     kinds = {}
-    for run in runs:
-        env = run.flags.get("env_id", default)
+    for env, run in zip(envs_of(runs), runs, strict=True):
         flags = {key: value for key, value in run.flags.items() if key not in ASIDE}
         kind = (env, run.script, run.version, json.dumps(flags, sort_keys=True))
         kinds.setdefault(kind, []).append(run)
@@ -430,14 +474,18 @@ def differing_keys(rivals: list[dict[str, str]]) -> list[str]:
 
 def merge(runs: list[Run], label: str) -> Results:
     """Returns one group of these runs, seeds in order."""
-    rows = {}
-    for run in runs:
-        if run.seed in rows:
-            twice = f"{label} has seed {run.seed} twice"
-            refuse(f"{twice}; NAME=FOLDER tells apart what has the same flags")
-        rows[run.seed] = run.rows
-    made = {run.seed: run.made for run in runs if run.made}
-    return Results(runs[0].command, made, dict(sorted(rows.items())))
+    best = {}
+    twice = []
+    for run in sorted(runs, key=Run.last_step, reverse=True):
+        if run.seed in best:
+            twice.append(run.place)
+        else:
+            best[run.seed] = run
+    reason = f"{label} has their seeds already; NAME=FOLDER tells apart what has the same flags"
+    tell_left_out(twice, reason)
+    made = {seed: run.made for seed, run in best.items() if run.made}
+    rows = {seed: best[seed].rows for seed in sorted(best)}
+    return Results(runs[0].command, made, rows)
 
 
 def fewest_seeds(found: dict[str, Groups]) -> int:
@@ -813,7 +861,9 @@ def write_files(found: dict[str, Groups], folder: Path) -> None:
             write_csv(folder / f"{name}.csv", group)
     try:
         for theme in THEMES:
-            draw(found, theme).savefig(folder / f"picture_{theme}.png", dpi=160)
+            path = folder / f"picture_{theme}.png"
+            path.unlink(missing_ok=True)  # A link that lies there would be written through.
+            draw(found, theme).savefig(path, dpi=160)
     except ImportError as error:
         refuse(f"no picture: {error}; pip install -r tools/requirements.txt")
     except OSError as error:
@@ -835,7 +885,7 @@ def main() -> None:
     text = make_text(found, args.threshold)
     args.out.mkdir(parents=True, exist_ok=True)
     print(text)
-    (args.out / "table.md").write_text(text + "\n")
+    write_text(args.out / "table.md", text + "\n")
     write_files(found, args.out)
     print(f"see {args.out}/picture_light.png")
 

@@ -853,6 +853,7 @@ def draw(runs: list[Run], path: Path, dark: bool) -> None:
             names = [run.folder.name for run in runs[:12]]
             figure.legend(lines, names, loc="outside lower left", ncols=3, frameon=False)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        path.unlink(missing_ok=True)  # A link that lies there would be written through.
         figure.savefig(path, dpi=120)
         plt.close(figure)
 

@@ -464,6 +464,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, doc: str) -> None:
         super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # A console that has no such sign shows another one.
+                stream.reconfigure(errors="replace")
 
     def error(self, message: str) -> NoReturn:
         refuse(message)

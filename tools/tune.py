@@ -37,7 +37,6 @@ except ModuleNotFoundError as missing:
 SPACE = Path(__file__).parent / "space.toml"
 RUNGS = (1 / 8, 1 / 4, 1 / 2)  # A trial may be stopped after these parts of its steps.
 STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # Failed trials do not count.
-SCORES = ("episode_return", "score", "accuracy")  # A run's first one of these is compared.
 
 
 class Search(NamedTuple):
@@ -96,7 +95,7 @@ def return_at(folder: Path, step: float) -> float:
     """Returns the return of a run at a step, or at the end (inf); NaN if it has none there."""
     places = {path.parent for path in folder.rglob("*tfevents*")}
     logs = [read_run(place) for place in places]
-    found = [run.series[name] for name in SCORES for run in logs if run.has(name)]
+    found = [run.series[name] for name in compare.SCORES for run in logs if run.has(name)]
     if not found:
         return math.nan
     steps, returns = found[0]
