@@ -34,7 +34,8 @@ EVALUATION = COLUMNS.index("eval_return")
 POINTS = 100  # A curve has about as many points in a CSV file.
 # These may differ within a group: they say where and how a run was made, not what it learns.
 ASIDE = {"seed", "run_dir", "resume", "evaluate", "exp_name", "device", "threads", "checkpoints", "compile"}
-ASIDE |= {"track", "capture_video", "eval_episodes", "async_envs", "cuda", "save_model", "env_id", "task"}
+ASIDE |= {"track", "capture_video", "eval_episodes", "async_envs", "cuda", "save_model"}
+ASIDE |= {"env_id", "task"}  # These have tables of their own.
 SCORES = ("episode_return", "score", "accuracy")  # A run's first one of these is compared.
 SIZE = 7.5  # Letters are so many points high.
 THIN = "\u202f"  # This narrow space stands between thousands.
@@ -398,7 +399,7 @@ def make_groups(runs: list[Run]) -> dict[str, Groups]:
 
 
 def envs_of(runs: list[Run]) -> list[str]:
-    """Returns the env of each run, or the task of a language model; if unknown, that of the others."""
+    """Returns each run's env, or its task; where neither is known, the only env of the others."""
     known = [run.flags.get("env_id") or run.flags.get("task") for run in runs]
     envs = {env for env in known if env}
     default = envs.pop() if len(envs) == 1 else "env not known"
