@@ -79,14 +79,14 @@ def steps_done(place):
 
 def test_each_point_of_the_grid_with_each_seed(place):
     """In a folder named after what differs, with one thread; done a second time, nothing is run again."""
-    flags = ["mine.py", "--seeds", "1,3-4", "--grid", "rate=0.1,5", "fast=True,False"]
+    flags = ["mine.py", "--seeds", "1,3-4", "--grid", "rate=0.1,5", "fast=True,false"]
     flags += ["--", "--total-timesteps", "2"]
     assert sweep(place, *flags)[0] == 0
     names = {(x, fast, n): f"mine__rate={x}__fast={fast}__seed={n}" for x in ("0.1", "5") for n in (1, 3, 4)
-             for fast in ("True", "False")}  # fmt: skip
+             for fast in ("True", "false")}  # fmt: skip
     assert results(place) == {name: f"1 {seed} {rate} 2" for (rate, _, seed), name in names.items()}
-    assert starts(place) == {name: f"{rate} {fast} 0\n" for (rate, fast, _), name in names.items()}
-    job = json.loads((place / "runs/sweep" / names["5", "False", 3] / "sweep.json").read_text())
+    assert starts(place) == {name: f"{rate} {fast.title()} 0\n" for (rate, fast, _), name in names.items()}
+    job = json.loads((place / "runs/sweep" / names["5", "false", 3] / "sweep.json").read_text())
     assert job["script"] == "mine.py" and job["seed"] == 3
     assert job["flags"] == ["--total-timesteps", "2", "--rate", "5", "--no-fast"]
     assert "Python 3" in job["made"] and " cores of " in job["made"]
@@ -296,6 +296,11 @@ def test_settings_from_a_file_and_from_the_command_line(place):
         ("mine.py -- --ratee 1", "mine.py has no flag --ratee"),
         ("mine.py -- --ratee=1", "mine.py has no flag --ratee"),
         ("mine.py --grid rate", "grid rate is not like"),
+        ("mine.py --grid rate=1 rate=2", "grid rate is given twice"),
+        ("mine.py --seeds=", "seeds are not like 1-10"),
+        ("mine.py --out mine.py", "Not a directory"),
+        (f"mine.py --grid rate={300 * '1'}", "... is too long for a folder"),
+        ("numbers.toml", "scripts = [1] are no names of files"),
         ("mine.py --grid rate=1,1", "two runs would be runs/sweep/mine__rate=1__seed=1"),
         ("mine.py --workers 0", "--workers: 0 is not at least 1"),
         ("mine.py --nonsense", "unrecognized arguments: --nonsense"),
@@ -308,9 +313,26 @@ def test_mistakes_are_told_in_one_line_before_any_run(place, flags, mistake):
     (place / "broken.py").write_text("nonsense")
     (place / "plain.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
     (place / "a.toml").write_text("grids = {}")
+    (place / "numbers.toml").write_text("scripts = [1]")
     code, out, error = sweep(place, *flags.split())
     assert (code, out) == (2, "") and mistake in error and len(error.splitlines()) == 1
     assert not (place / "runs").exists()
+
+
+def test_a_damaged_plan_is_told(place):
+    flags = ["mine.py", "--seeds", "1", "--print", "--", "--total-timesteps", "1"]
+    assert sweep(place, *flags)[0] == 0
+    (place / "runs/sweep/mine__seed=1/sweep.json").write_text('{"script": ')
+    code, _, error = sweep(place, *flags)
+    assert code == 2 and "sweep.json is damaged: " in error and error.count("\n") == 1
+
+
+def test_a_machine_without_git_does_runs_too(place):
+    (place / "bin").mkdir()
+    env = {"env": os.environ | {"PATH": str(place / "bin")}}
+    assert sweep(place, "mine.py", "--seeds", "1", "--", "--total-timesteps", "1", **env)[0] == 0
+    job = json.loads((place / "runs/sweep/mine__seed=1/sweep.json").read_text())
+    assert job["made"].startswith("commit unknown, Python")
 
 
 def test_a_script_that_has_changed_is_another(place):

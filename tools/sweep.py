@@ -79,8 +79,10 @@ def provenance(packages: Iterable[str] = ("torch", "gymnasium", "numpy"), folder
     It is the folder's commit, versions, and hardware.
     """
     git = ["git", "describe", "--always", "--dirty= with changes", "--exclude=*", "--abbrev=12"]
-    done = subprocess.run(git, cwd=folder, capture_output=True, text=True)
-    commit = done.stdout.strip() or "unknown"
+    commit = ""
+    with contextlib.suppress(OSError):  # There may be no git.
+        commit = subprocess.run(git, cwd=folder, capture_output=True, text=True).stdout.strip()
+    commit = commit or "unknown"
     parts = [f"commit {commit}", f"Python {platform.python_version()}"]
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -126,8 +128,8 @@ def words(script: str, known: set[str], name: str, value: object) -> list[str]:
         refuse(f"{script} has no flag {name}")
     flag = flags[0]
     off = flag.replace("--", "--no-", 1)
-    if str(value) in ("True", "False") and off in known:
-        return [flag if str(value) == "True" else off]
+    if str(value).lower() in ("true", "false") and off in known:
+        return [flag if str(value).lower() == "true" else off]
     return [flag, str(value)]
 
 
@@ -186,7 +188,10 @@ def grid_points(grid: dict[str, list]) -> list[dict]:
 def name_folder(name: str, point: dict) -> str:
     """Returns the name of a run's folder: the script, and what differs."""
     parts = [f"{key}={value}" for key, value in point.items()]
-    return re.sub(r"[^\w.=,+-]", "-", "__".join([name, *parts]))
+    folder = re.sub(r"[^\w.=,+-]", "-", "__".join([name, *parts]))
+    if len(folder) > 255:
+        refuse(f"the name {folder[:40]}... is too long for a folder")
+    return folder
 
 
 def make_job(script: str, flags: list[str], seed: int, resumes: bool, made: str) -> dict:
@@ -261,7 +266,10 @@ def has_job(folder: Path) -> bool:
 
 
 def read_job(folder: Path) -> dict:
-    return json.loads((folder / "sweep.json").read_text())
+    try:
+        return json.loads((folder / "sweep.json").read_text())
+    except ValueError as error:
+        refuse(f"{folder}/sweep.json is damaged: {error}; delete it, and the run begins anew")
 
 
 def write(folder: Path, job: dict) -> None:
@@ -485,16 +493,23 @@ def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
     if len(args.scripts) == 1 and args.scripts[0].endswith(".toml"):
         settings |= read_file(Path(args.scripts.pop()), settings)
     grid = settings["grid"]
+    named = set()
     for item in args.grid:
         name, _, values = item.partition("=")
-        grid[name.replace("-", "_")] = values.split(",")
+        key = name.replace("-", "_")
+        if key in named:
+            refuse(f"grid {name} is given twice")
+        named.add(key)
+        grid[key] = values.split(",")
     for name, values in grid.items():
         if not isinstance(values, list) or not values or not all(map(str, values)):
             refuse(f"grid {name} is not like learning_rate=3e-4,1e-3")
     for key in ("scripts", "seeds", "out"):
         given = getattr(args, key)
-        if given:
+        if given not in (None, []):
             settings[key] = given
+    if not all(isinstance(script, str) for script in settings["scripts"]):
+        refuse(f"scripts = {settings['scripts']} are no names of files")
     settings["seeds"] = parse_seeds(settings["seeds"])
     settings["flags"] = [*shlex.split(settings["flags"]), *flags]
     return settings
@@ -545,7 +560,10 @@ def main() -> None:
     settings = read_settings(args, flags)
     if not settings["scripts"]:
         refuse("no script is given")
-    folders = plan(settings)
+    try:
+        folders = plan(settings)
+    except OSError as error:  # The disk is full, or a name is too long.
+        refuse(str(error))
     if args.print:
         print_commands(folders)
         return
