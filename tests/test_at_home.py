@@ -1,6 +1,7 @@
 """A file that is carried away, a checkpoint that was damaged, a screen that is narrow: what a user meets."""
 
 import ast
+import importlib
 import inspect
 import io
 import json
@@ -84,19 +85,43 @@ def test_a_file_alone_runs_by_uv(tmp_path):
 
 
 def test_the_code_of_the_documents_runs(tmp_path, monkeypatch, make_args):
-    """README: train, load, act. docs/operations.md: actions rescaled."""
+    """README: train, load, act. docs/operations.md: actions rescaled, and a run that begins with an agent."""
     monkeypatch.chdir(tmp_path)
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     names = {}
     exec(code.replace("20_000", "512"), names)
     assert names["envs"].single_action_space.contains(names["action"].numpy()[0])
-    [recipe] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.S)
+    recipe, begin = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.S)
     monkeypatch.setattr(gym.envs.registration, "registry", gym.envs.registration.registry.copy())
     (tmp_path / "recipe_env.py").write_text(recipe.replace("MyEnv-v0", "Pendulum-v1"))  # bounds of -2 and 2
     monkeypatch.syspath_prepend(tmp_path)
     envs = ppo_continuous.make_envs(make_args(ppo_continuous, env_id="recipe_env:Rescaled-v0"), 1)
     [env] = envs.unwrapped.envs
     assert env.action_space == gym.spaces.Box(-1, 1, (1,)) and env.unwrapped.action_space.high == 2
+    (tmp_path / "agents").symlink_to(ROOT / "agents")
+    monkeypatch.setattr(ppo_discrete, "restore", ppo_discrete.restore)
+    few = (
+        begin.replace("100_000", "2048")
+        .replace("1e-4", "1e-9")
+        .replace("script.train(", "log = script.train(")
+    )
+    exec(few, names)
+    assert names["log"][1][-1]["eval_return"] > 400  # a new one has some 20
+
+
+def test_a_copy_reads_the_checkpoints_of_its_original(make_args, tmp_path, monkeypatch, no_evaluation):
+    """If it says so."""
+    args = make_args(ppo_discrete, iterations=1)
+    ppo_discrete.train(args)
+    text = Path(ppo_discrete.__file__).read_text()
+    for name in ("copied", "copied_too"):
+        (tmp_path / f"{name}.py").write_text(text)
+        text = text.replace('WRITER = f"{Path(__file__).name} 1.0"', 'WRITER = "ppo_discrete.py 1.0"')
+    monkeypatch.syspath_prepend(tmp_path)
+    copied, copied_too = importlib.import_module("copied"), importlib.import_module("copied_too")
+    with pytest.raises(copied.Mistake, match="it was written by ppo_discrete.py 1.0"):
+        copied.load(args.run_dir)
+    assert copied_too.load(args.run_dir)["iteration"] == 1
 
 
 # ---- envs

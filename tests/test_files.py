@@ -12,7 +12,7 @@ from conftest import ATARI, each_of, name_of, with_toys
 from every import GAMES, LANGUAGE, PREFERENCES, small_args
 from test_operations import checkpoint, same, sealed
 
-from variants import ppo_atari_distributed, ppo_llm_truncated, reward_model
+from variants import dpo, ppo_atari_distributed, ppo_llm_truncated, reward_model
 
 script = each_of([*GAMES, ppo_atari_distributed, *LANGUAGE, *PREFERENCES])
 RUNS = {}  # {script: args of its run}, which tests only read
@@ -189,3 +189,17 @@ def test_a_warm_start_that_diverges_is_not_saved(script, tmp_path):
     with pytest.raises(script.Mistake, match="the warm start has diverged"):
         script.train(args)
     assert not Path(args.run_dir, "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("script", [*LANGUAGE, dpo], ids=name_of)
+def test_scores_are_not_lost_where_answers_cannot_be_kept(script, run, monkeypatch, capsys):
+    """As in a folder that can only be read."""
+
+    def refuse(*given):
+        raise OSError("read-only")
+
+    monkeypatch.setattr(script, "write_file", refuse)
+    task = script.make_task(run)
+    script.report(script.Agent(run), run, Path(run.run_dir), task)
+    out, err = capsys.readouterr()
+    assert "of 3 held-out prompts" in out and err.endswith("the answers are not kept: read-only\n")

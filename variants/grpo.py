@@ -1032,7 +1032,10 @@ def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
     """Evaluate, write all answers to completions.jsonl, and show some. Returns the mean score."""
     answers = evaluate(agent, args, task)
     lines = [json.dumps(answer, ensure_ascii=False) for answer in answers]
-    write_file(run_dir / "completions.jsonl", "\n".join(lines) + "\n")
+    try:
+        write_file(run_dir / "completions.jsonl", "\n".join(lines) + "\n")
+    except OSError as error:  # the folder cannot be written to, say: no reason to lose the scores
+        print(f"the answers are not kept: {error}", file=sys.stderr)
     for answer in answers[:5]:
         print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
     score = float(np.mean([answer["score"] for answer in answers]))
