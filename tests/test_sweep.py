@@ -5,11 +5,13 @@ import fcntl
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -427,6 +429,62 @@ def test_curves_and_pictures_of_a_sweep_that_was_killed(tmp_path):
         files = (tmp_path / name / "runs/compare").iterdir()
         outputs.append({path.name: path.read_bytes() for path in files})
     assert len(outputs[0]) == 5 and outputs[0] == outputs[1]
+
+
+# Counts as SCRIPT does, but faster, and says which version of it has begun.
+VERSIONED = SCRIPT.replace("time.sleep(0.01)", "time.sleep(0.002)").replace(
+    "import argparse, os, time\n",
+    "import argparse, hashlib, os, time\n"
+    "version = hashlib.sha256(open(__file__, 'rb').read()).hexdigest()\n",
+).replace('(folder / "junk").touch()', '(folder / "version").write_text(version)')  # fmt: skip
+
+
+@pytest.mark.slow
+def test_whatever_happens_nothing_is_lost(place):
+    """100 runs: kills, a full disk, edits of the script, a folder of somebody else in the way."""
+    script, chance, finished = place / "mine.py", random.Random(2), {}
+    script.write_text(VERSIONED)
+    flags = ["mine.py", "--seeds", "1-100", "--workers", "4", "--", "--total-timesteps", "20"]
+    mine = place / "runs/sweep/mine__seed=77"
+    mine.mkdir(parents=True)
+    (mine / "thesis.txt").write_text("a year of work")
+    assert "holds no run of a sweep" in sweep(place, *flags)[2]
+    assert [path.name for path in (place / "runs/sweep").iterdir()] == [mine.name]
+    mine.rename(place / "thesis")
+    events = []
+    while len(finished) < 100:
+        event = chance.choice(["SIGTERM", "SIGKILL", "all", "disk", "edit", "nothing"])
+        events.append(event)
+        small = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (200, 200)) if event == "disk" else None
+        process = subprocess.Popen(
+            [*SWEEP, *flags],
+            cwd=place,
+            preexec_fn=small,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(chance.uniform(0.3, 3))
+        if event == "edit":
+            script.write_text(VERSIONED + "# edited")
+            time.sleep(0.3)
+        pids = [process.pid]
+        if event == "all":
+            listed = subprocess.run(["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True).stdout
+            pids += [int(line.split()[0]) for line in listed.splitlines() if str(place) in line]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if event == "SIGTERM" else signal.SIGKILL)
+        process.wait()
+        script.write_text(VERSIONED)
+        for path in (place / "runs/sweep").glob("*/sweep.json"):
+            job = json.loads(path.read_text())
+            if "finished" in job:
+                assert (path.parent / "version").read_text() == job["sha256"]
+                assert (path.parent / "result").read_text() == f"1 {job['seed']} None 20"
+                assert finished.setdefault(path.parent.name, job) == job  # nothing finished is done again
+    assert sweep(place, *flags)[0] == 0 and len(results(place)) == 100
+    assert (place / "thesis/thesis.txt").read_text() == "a year of work"
+    print(f"{len(events)} interruptions: {events}")
 
 
 def test_how_far_a_run_is(tmp_path):
