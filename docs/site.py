@@ -207,7 +207,7 @@ class Site:
         self.documents = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
         scripts = [Script(path) for path in (*ROOT.glob("*.py"), *sorted(ROOT.glob("variants/*.py")))]
         order = self.documents["README.md"]  # of its table; what is not there comes last
-        self.scripts = sorted(scripts, key=lambda script: order.find(f"| `{script.path}`") % 10**9)
+        self.scripts = sorted(scripts, key=lambda script: order.find(f"| `{script.name}`") % 10**9)
         self.others = [Script(x) for y in ("tests", "benchmarks", "tools") for x in ROOT.glob(f"{y}/*.py")]
         self.pages = {path: path.replace(".md", ".html") for path in self.documents}  # that names lead to
         for script in self.others + self.scripts:

@@ -85,13 +85,12 @@ def test_a_file_alone_runs_by_uv(tmp_path):
 
 
 def test_the_code_of_the_documents_runs(tmp_path, monkeypatch, make_args):
-    """README: train, load, act. docs/operations.md: actions rescaled, and a run that begins with an agent."""
+    """Operations: train, load, act; actions rescaled; a run that begins with an agent."""
     monkeypatch.chdir(tmp_path)
-    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    recipe, begin, code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.S)
     names = {}
     exec(code.replace("20_000", "512"), names)
     assert names["envs"].single_action_space.contains(names["action"].numpy()[0])
-    recipe, begin = re.findall(r"```python\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.S)
     monkeypatch.setattr(gym.envs.registration, "registry", gym.envs.registration.registry.copy())
     (tmp_path / "recipe_env.py").write_text(recipe.replace("MyEnv-v0", "Pendulum-v1"))  # bounds of -2 and 2
     monkeypatch.syspath_prepend(tmp_path)
