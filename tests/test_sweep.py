@@ -378,7 +378,7 @@ def test_a_script_that_changes_during_the_sweep_is_told(place):
         (place / "mine.py").write_text(SCRIPT + "#")
         out, _ = process.communicate()
     assert process.returncode == 1
-    assert f"mine__seed=2: {place}/mine.py has changed since the sweep began" in out
+    assert f"mine__seed=2: exit code 1, {place}/mine.py has changed since the sweep began" in out
     assert list(results(place)) == ["mine__seed=1"]
 
 
@@ -435,7 +435,7 @@ def test_curves_and_pictures_of_a_sweep_that_was_killed(tmp_path):
 VERSIONED = SCRIPT.replace("time.sleep(0.01)", "time.sleep(0.002)").replace(
     "import argparse, os, time\n",
     "import argparse, hashlib, os, time\n"
-    "version = hashlib.sha256(open(__file__, 'rb').read()).hexdigest()\n",
+    "version = hashlib.sha256(text).hexdigest()\n",  # of what is executed: a name of the sweep's runner
 ).replace('(folder / "junk").touch()', '(folder / "version").write_text(version)')  # fmt: skip
 
 

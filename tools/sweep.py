@@ -38,6 +38,17 @@ try:
 except ImportError:  # Windows has none.
     fcntl = None
 
+# What is executed is what has been hashed, though the script may be edited at any moment.
+RUNNER = """
+import hashlib, os, sys
+_, __file__, digest, *flags = sys.argv
+text = open(__file__, "rb").read()
+if hashlib.sha256(text).hexdigest() != digest:
+    sys.exit(f"{__file__} has changed since the sweep began")
+sys.argv = [__file__, *flags]
+sys.path[0] = os.path.dirname(__file__)
+exec(compile(text, __file__, "exec"))
+"""
 KEPT = ("sweep.json", "log.txt")  # These stay in the folder of a run that begins anew.
 LAYOUT = "{percentage:3.0f}%|{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
 
@@ -299,10 +310,8 @@ def run(folder: Path) -> None:
             return
         job = read_job(folder)
         script = Path(job["cwd"], job["script"])
-        if digest_of(script) != job["sha256"]:
-            print(f"{folder.name}: {script} has changed since the sweep began", file=sys.stderr)
-            raise SystemExit(1)
-        line = [sys.executable, str(script), *job["flags"], "--seed", str(job["seed"])]
+        line = [sys.executable, "-c", RUNNER, str(script), job["sha256"]]
+        line += [*job["flags"], "--seed", str(job["seed"])]
         failed = job.pop("failed", None)
         if job.pop("anew", False):
             clear(folder)
