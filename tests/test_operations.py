@@ -442,7 +442,7 @@ def test_evaluation_in_another_env(make_args, command_line):
 
 
 def frames_of(run_dir):
-    [path, *_] = Path(run_dir).glob("videos/*.mp4")
+    [path, *_] = Path(run_dir).glob("videos/*/*.mp4")
     with VideoFileClip(str(path)) as clip:
         return np.stack(list(clip.iter_frames()))
 

@@ -306,9 +306,8 @@ def evaluate(agent: Agent, args: Args, video_dir: Path | None = None) -> list[fl
         running &= ~(terminated | truncated)
     envs.close()
     if video_dir:
-        now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"  # no film takes the place of another
         film.pop()  # it is of the next game
-        save_video(film, str(video_dir), name_prefix=now, fps=15)
+        save_video(film, str(video_dir), fps=15)
     return score.tolist()
 
 
@@ -645,7 +644,7 @@ def close_log(log: list[dict], writer: SummaryWriter, args: Args, run_dir: Path)
         import wandb
 
         if args.eval_episodes:
-            films = {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")}
+            films = {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*/*.mp4")}
             wandb.log(log[-1] | films)
         wandb.finish()
 
@@ -767,8 +766,9 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
     print(f"mean return {mean:g} in {len(returns)} episodes of evaluation; see {run_dir}", flush=True)
     if args.capture_video:
+        folder = run_dir / "videos" / f"{datetime.now():%Y%m%d-%H%M%S-%f}"  # a film replaces no other
         try:
-            evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
+            evaluate(agent, replace(args, eval_episodes=1), folder)
         except Exception as error:  # no display or no render_mode, say: no reason to fail
             print(f"no video: {error!r}", file=sys.stderr)
     return mean

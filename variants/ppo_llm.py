@@ -834,7 +834,7 @@ def digests(args: Args, run_dir: Path) -> dict[str, str]:
     """Of each file or folder that a run reads beside its checkpoint, a hash of what is in it."""
     reward, _, function = (args.reward or "").partition(":")
     if function:
-        reward = sys.modules[reward].__file__
+        reward = sys.modules[reward].__spec__.origin
     elif reward and Path(reward, "model").is_dir():
         reward += "/model"
     places = {"task": args.task, "model": args.model, "pairs": run_dir / "pairs.jsonl"}

@@ -324,8 +324,7 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     kwargs = {}
     if video_dir:
         first = {"episode_trigger": lambda episode: episode == 0}
-        now = f"{datetime.now():%Y%m%d-%H%M%S-%f}"  # no film takes the place of another
-        film = partial(RecordVideo, video_folder=str(video_dir), name_prefix=now, **first)
+        film = partial(RecordVideo, video_folder=str(video_dir), **first)
         mode = "sync"
         wrappers = [film, Flatten]
         kwargs["render_mode"] = "rgb_array"
@@ -705,7 +704,7 @@ def close_log(log: list[dict], writer: SummaryWriter, args: Args, run_dir: Path)
         import wandb
 
         if args.eval_episodes:
-            films = {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*.mp4")}
+            films = {path.stem: wandb.Video(str(path)) for path in run_dir.glob("videos/*/*.mp4")}
             wandb.log(log[-1] | films)
         wandb.finish()
 
@@ -826,8 +825,9 @@ def report(agent: Agent, args: Args, run_dir: Path) -> float:
     print("returns of evaluation:", *(f"{episode_return:g}" for episode_return in returns))
     print(f"mean return {mean:g} in {len(returns)} episodes of evaluation; see {run_dir}", flush=True)
     if args.capture_video:
+        folder = run_dir / "videos" / f"{datetime.now():%Y%m%d-%H%M%S-%f}"  # a film replaces no other
         try:
-            evaluate(agent, replace(args, eval_episodes=1), run_dir / "videos")
+            evaluate(agent, replace(args, eval_episodes=1), folder)
         except Exception as error:  # no display or no render_mode, say: no reason to fail
             print(f"no video: {error!r}", file=sys.stderr)
     return mean

@@ -14,22 +14,21 @@ class Broken(Masks, gym.Env):
     steps = 0  # of all envs in this process
 
     def __init__(self, continuous=False):
-        self.t = 0
         self.action_space = gym.spaces.Box(-1, 1, (1,)) if continuous else gym.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(3, dtype=np.float32), {}
 
     def step(self, action):
-        self.t += 1
         Broken.steps += 1
         obs, reward, truncated = np.zeros(3, dtype=np.float32), 1.0, False
+        terminated = True  # episodes are short, so that saves may be frequent
         if 4 * 98 < Broken.steps <= 4 * 99:
             match self.failure:
                 case "NanObs":
-                    obs[1] = np.nan
+                    obs[1], terminated = np.nan, False
                 case "NanFinalObs":
-                    obs[1], truncated = np.nan, True
+                    obs[1], truncated, terminated = np.nan, True, False
                 case "InfReward":
                     reward = np.inf
                 case "HugeReward":
@@ -42,7 +41,7 @@ class Broken(Masks, gym.Env):
                     os.kill(os.getpid(), signal.SIGINT)
                 case "Terminated":
                     os.kill(os.getpid(), signal.SIGTERM)
-        return obs, reward, self.t % 10 == 0, truncated, {}
+        return obs, reward, terminated, truncated, {}
 
 
 FAILURES = "NanObs NanFinalObs InfReward HugeReward Raises Dies Interrupted Terminated"
