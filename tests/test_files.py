@@ -47,6 +47,7 @@ NAMES = ["args.json", "args.json.tmp", "checkpoint.tmp", "completions.jsonl", "c
 NAMES += ["model/config.json", "model/model.safetensors", "model/tokenizer_config.json"]
 
 
+@pytest.mark.long
 def test_no_link_is_written_through(script, run, tmp_path):
     """When a run goes on, and when it is evaluated."""
     mine = tmp_path / "mine"
@@ -85,6 +86,7 @@ def test_a_folder_of_other_files_is_left_alone(script, tmp_path):
     assert script.make_run_dir(args)[0] == folder  # an empty one is free
 
 
+@pytest.mark.long
 def test_a_save_that_fails_leaves_the_last_checkpoint(script, run, monkeypatch):
     fsync, calls = os.fsync, itertools.count()
 
@@ -117,6 +119,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.long
 def test_contents_are_checked_as_flags_are(script, run):
     """Whoever has computed the digest."""
     whole = Path(run.run_dir, "checkpoint.pt").read_bytes()
@@ -130,6 +133,7 @@ def test_contents_are_checked_as_flags_are(script, run):
             script.train(longer(run))
 
 
+@pytest.mark.long
 def test_the_optimizer_is_that_of_the_script(script, run, tmp_path):
     """Its epsilon, say, and the sign of its steps, whatever the file has."""
     shutil.copytree(run.run_dir, tmp_path / "other")

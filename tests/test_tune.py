@@ -134,6 +134,7 @@ def test_a_process_leaves_the_trials_of_others_alone(place):
     assert "trial 0: done" in out and "trial 1: done" in second and "failed" not in out + second
 
 
+@pytest.mark.long
 def test_trials_that_fail_do_not_count(place):
     """Three in a row end the search; when the script is mended, the same command goes on."""
     (place / "space.toml").write_text("rate = [9.00001]")
@@ -152,6 +153,7 @@ def test_trials_that_fail_do_not_count(place):
     assert code == 2 and "mine.py has changed since its first trials; take another --out" in error
 
 
+@pytest.mark.long
 def test_language_models_are_searched_by_their_score(place):
     (place / "mine.py").write_text(SCRIPT.replace("total-timesteps", "total-episodes").replace(
         "total_timesteps", "total_episodes").replace("episode_return", "score"))  # fmt: skip

@@ -30,7 +30,7 @@ class Broken(Masks, gym.Env):
                 case "NanFinalObs":
                     obs[1], truncated, terminated = np.nan, True, False
                 case "InfReward":
-                    reward = np.inf
+                    reward, terminated = np.inf, False
                 case "HugeReward":
                     reward = 1e30
                 case "Raises":
