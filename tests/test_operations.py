@@ -550,6 +550,7 @@ def not_ignored():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # an infinite reward times 0
 @pytest.mark.parametrize(
     ("failure", "kind", "message"),
     [
