@@ -25,11 +25,6 @@ def spread(prompts, completions, completion_ids, **columns):
     return [sum(ids) % 7 / 7 for ids in completion_ids]
 
 
-def nothing(completions, **columns):
-    """A reward that is the same for all."""
-    return [0.0] * len(completions)
-
-
 def small_args(script, folder, iterations=2, **flags):
     """Args of a run that is saved twice on its way, which takes short episodes."""
     if script in LANGUAGE + PREFERENCES:
