@@ -309,7 +309,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
     bar = tqdm(total=num_iterations * B, initial=steps, unit="", unit_scale=True, disable=None)
     apart = num_iterations * T / max(1, args.checkpoints)  # steps of each env, from save to save
-    saved_at = -math.inf  # so the first one is at once
+    saved_at = -math.inf  # the first iteration begins with a save
     for iteration in range(first_iteration, num_iterations):
         if may_save(iteration * T, saved_at, apart, episodes, length):
             saved_at = iteration * T
@@ -456,15 +456,15 @@ def compiled(function: Callable, args: Args) -> Callable:
 
 
 def may_save(age: int, last_age: int, apart: float, episodes: deque, length) -> bool:
-    """Whether to save at an age of so many steps (of each env), when the last save was at last_age.
+    """Whether it is time to save, after age steps of each env; the last save was after last_age.
 
     A save cuts running episodes off. If saves were frequent, only short episodes would ever end. So
-    they are apart as --checkpoints asks, but at least ten times as far as the longest episode was.
+    saves are as far apart as --checkpoints asks, and at least as far as ten of the longest episodes.
     """
     longest = max((steps for *_, steps in episodes), default=0)
     apart = max(apart, 10 * longest)
     since = age - last_age
-    if length.max() >= since:  # one has not ended since: it gets as much time as has passed before
+    if length.max() >= since:  # an episode has not ended since the last save: the wait doubles
         apart = max(apart, last_age)
     return since >= apart
 
@@ -575,7 +575,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        is_run = args.resume or (run_dir / "lock").exists()
+        is_run = args.resume or (run_dir / "lock").exists()  # a run that failed leaves its lock
         if not is_run and any(run_dir.iterdir()):
             refuse(f"{run_dir} holds other files; a run takes a new folder, or an empty one")
         lock.acquire()
@@ -623,7 +623,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
     """
     path = Path(run_dir) / "checkpoint.pt"
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading from a pipe might never end
             raise ValueError("it is no file")
         content = path.read_bytes()
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:

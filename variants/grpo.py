@@ -480,7 +480,7 @@ def make_judge(tokenizer, model, args: Args) -> Callable[..., list]:
 
 
 def free_token(rows: list[list[int]]) -> int:
-    """A token with which no row ends, as padding: models take the last other token for the end."""
+    """A token to pad with. A model reads a text up to its last other token, so no row may end with it."""
     last = {row[-1] for row in rows}
     return next(token for token in range(len(last) + 1) if token not in last)
 
@@ -928,7 +928,7 @@ def make_run_dir(args: Args) -> tuple[Path, FileLock]:
     lock = FileLock(run_dir / "lock", blocking=False, is_singleton=True)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        is_run = args.resume or (run_dir / "lock").exists()
+        is_run = args.resume or (run_dir / "lock").exists()  # a run that failed leaves its lock
         if not is_run and any(run_dir.iterdir()):
             refuse(f"{run_dir} holds other files; a run takes a new folder, or an empty one")
         lock.acquire()
@@ -978,7 +978,7 @@ def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
     """
     path = Path(run_dir) / "checkpoint.pt"
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading from a pipe might never end
             raise ValueError("it is no file")
         content = path.read_bytes()
         if hashlib.sha256(memoryview(content)[:-32]).digest() != content[-32:]:
