@@ -435,7 +435,7 @@ def test_curves_and_pictures_of_a_sweep_that_was_killed(tmp_path):
 VERSIONED = SCRIPT.replace("time.sleep(0.01)", "time.sleep(0.002)").replace(
     "import argparse, os, time\n",
     "import argparse, hashlib, os, time\n"
-    "version = hashlib.sha256(text).hexdigest()\n",  # of what is executed: a name of the sweep's runner
+    "version = hashlib.sha256(globals().get('text', b'')).hexdigest()\n",  # the text that the runner executes
 ).replace('(folder / "junk").touch()', '(folder / "version").write_text(version)')  # fmt: skip
 
 
