@@ -146,6 +146,22 @@ def test_what_is_left_out_is_named(make_run, run, tmp_path):
     ]
 
 
+def test_runs_that_failed_or_are_damaged_are_named(make_run, run, tmp_path):
+    for seed in range(1, 5):
+        make_run(f"runs/a{seed}", seed, seed=seed)
+    job = {"script": "a.py", "flags": [], "failed": "exit code 1, ValueError: no such level"}
+    (tmp_path / "runs/a3/sweep.json").write_text(json.dumps(job))
+    (tmp_path / "runs/a4/args.json").write_text("{")
+    code, out, err = run("runs")
+    [row] = table(out).values()
+    assert code == 0 and row["seeds"] == "2"
+    damage, failure = err.splitlines()
+    assert damage.startswith("compare.py: left out, as it cannot be read: runs/a4: JSONDecodeError: ")
+    assert failure == "compare.py: left out, as they failed: runs/a3 (exit code 1, ValueError: no such level)"
+    code, _, err = run("runs/a3")
+    assert code == 2 and err.endswith("runs/a3: no run in there has a return that can be compared\n")
+
+
 def test_two_seeds_are_called_two(make_run, run):
     """They have no interval, which would be their range."""
     for seed in (1, 2):

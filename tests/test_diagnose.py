@@ -457,19 +457,41 @@ def test_what_is_half_written_is_read_as_far_as_it_goes(tmp_path):
     assert names(write_run(tmp_path / "two", series, {})) == ["update_too_large"]
 
 
+def test_a_flipped_bit_is_found(tmp_path):
+    """In whatever byte it is; the other runs of a report are told of all the same."""
+    folder = write_run(tmp_path / "flipped", {"kl": ONE[:3]}, {})
+    whole = write_run(tmp_path / "whole", HEALTHY, {})
+    path = next(folder.glob("events*"))
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(diagnose.Damaged, match="failed .* crc32 check"):
+            diagnose.read_run(folder)
+    first, second, *_ = say(folder, whole).stdout.splitlines()
+    assert first.startswith(f"{folder}: DataLossError: ") and second.startswith(f"{whole}: ")
+
+
+def test_why_a_run_failed(tmp_path):
+    """As its sweep has it, in this folder or above."""
+    folder = write_run(tmp_path / "deeper", HEALTHY, {})
+    (tmp_path / "sweep.json").write_text('{"failed": "exit code 1, ValueError: no such level"}')
+    assert say(folder).stdout.splitlines()[1] == "The run failed: exit code 1, ValueError: no such level"
+
+
 def test_a_pause_is_not_time_of_the_run(tmp_path, monkeypatch):
     nights = itertools.count(step=10**5)  # one before each file
 
-    class Later(diagnose.LegacyEventFileLoader):
-        def Load(self):
-            night = next(nights)
-            for event in super().Load():
-                event.wall_time += night
-                yield event
+    def later(path):
+        night = next(nights)
+        for event in read(path):
+            event.wall_time += night
+            yield event
+
+    read = diagnose.read_records
 
     write_run(tmp_path, {"kl": ONE[:5]}, {})
     write_run(tmp_path, {"kl": ONE[:5]}, {}, start=5)
-    monkeypatch.setattr(diagnose, "LegacyEventFileLoader", Later)
+    monkeypatch.setattr(diagnose, "read_records", later)
     assert 0 < diagnose.read_run(tmp_path).seconds < 1000
 
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from diagnose import Damaged, read_run
 from diagnose import Run as Logs
-from diagnose import read_run
 from sweep import Parser, parse_seeds, refuse
 
 COLUMNS = ["seed", "steps", "episode_return", "eval_return", "entropy"]
@@ -203,6 +203,7 @@ class Run(NamedTuple):
     made: str
     version: str = ""  # The script's hash, as its sweep has it, or its path; "" if it is not known.
     place: str = ""  # The folder, or the CSV file and the seed.
+    failed: str = ""  # Why the run ended too early, as its sweep has it.
 
     def last_step(self) -> float:
         return float(self.rows[-1][1])
@@ -233,7 +234,7 @@ def read_folder(folder: Path) -> Run | None:
     logs = read_run(folder)
     if not any(map(logs.has, SCORES)):
         return None
-    job = find_job(folder)
+    job = logs.job
     flags = parse_flags(job.get("flags", []))
     flags |= {key: str(value) for key, value in logs.args.items()}
     script = find_script(folder, job)
@@ -241,16 +242,8 @@ def read_folder(folder: Path) -> Run | None:
     command = make_command(script, flags, job)
     made = job.get("made", "")
     version = job.get("sha256", "")
-    return Run(script, flags, seed, make_rows(logs, seed), command, made, version, str(folder))
-
-
-def find_job(folder: Path) -> dict:
-    """Returns what a sweep wrote into a run's folder or one above; {} if the run is of no sweep."""
-    for place in (folder, *folder.parents):
-        path = place / "sweep.json"
-        if path.exists():
-            return json.loads(path.read_text())
-    return {}
+    rows = make_rows(logs, seed)
+    return Run(script, flags, seed, rows, command, made, version, str(folder), job.get("failed", ""))
 
 
 def split_number(folder: Path) -> tuple[str, str]:
@@ -362,7 +355,11 @@ def read_folders(path: Path) -> list[Run]:
     runs = []
     empty = []
     for folder in sorted(folders):
-        run = read_folder(folder)
+        try:
+            run = read_folder(folder)
+        except Damaged as damage:
+            print(f"compare.py: left out, as it cannot be read: {damage}", file=sys.stderr)
+            continue
         if run:
             runs.append(run)
         else:
@@ -415,13 +412,17 @@ def leave_out(runs: list[Run]) -> list[Run]:
     kept = []
     short = []
     broken = []
+    failed = []
     for env, run in zip(envs, runs, strict=True):
-        if math.isnan(float(run.rows[-1][2])):
+        if run.failed:
+            failed.append(f"{run.place} ({run.failed})")
+        elif math.isnan(float(run.rows[-1][2])):
             broken.append(run.place)
         elif run.last_step() < 0.1 * longest[env]:
             short.append(run.place)
         else:
             kept.append(run)
+    tell_left_out(failed, "they failed")
     tell_left_out(broken, "their last return is no number")
     tell_left_out(short, "they have less than a tenth of the steps of others")
     return kept
@@ -880,9 +881,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="default: runs/compare")
     args = parser.parse_args()
     runs = [run for source in args.sources for run in read_source(source)]
-    if not runs:
-        refuse(f"{args.sources[0]}: no run in there has a return, yet")
     found = make_groups(runs)
+    if not found:
+        refuse(f"{args.sources[0]}: no run in there has a return that can be compared")
     text = make_text(found, args.threshold)
     args.out.mkdir(parents=True, exist_ok=True)
     print(text)

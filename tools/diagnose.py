@@ -17,12 +17,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
 # Other programs have their own names for our metrics.
 CLEANRL = {
@@ -83,6 +85,7 @@ class Run(NamedTuple):
     args: dict
     series: dict[str, Series]
     seconds: float  # Pauses do not count.
+    job: dict = {}  # What a sweep wrote about the run; {} if the run is of no sweep.
 
     def has(self, *names: str) -> bool:
         """Returns whether all of these series were logged."""
@@ -145,18 +148,32 @@ def refuse(mistake: str) -> NoReturn:
     raise SystemExit(2)
 
 
+class Damaged(ValueError):
+    """A file of a run cannot be read, or is not as it was written."""
+
+
 def read_run(folder: Path) -> Run:
-    """Returns the logs in a folder."""
+    """Returns the logs in a folder; raises Damaged."""
     try:
         points, flags, times = read_events(folder)
         args = read_args(folder, flags)
-    except Exception as error:  # A file cannot be read, or is damaged.
-        refuse(f"{folder}: {type(error).__name__}: {error}")
+        job = find_job(folder)
+    except Exception as error:
+        raise Damaged(f"{folder}: {type(error).__name__}: {error}") from error
     series = make_series(points)
     shown = {name for panel in PANELS for name in panel}
     if not shown & set(series):
         series = {}
-    return Run(folder, args, series, sum(times))
+    return Run(folder, args, series, sum(times), job)
+
+
+def find_job(folder: Path) -> dict:
+    """Returns what a sweep wrote into a run's folder or one above; {} if the run is of no sweep."""
+    for place in (folder, *folder.parents):
+        path = place / "sweep.json"
+        if path.exists():
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
 
 
 def read_events(folder: Path) -> tuple[Points, str, list[float]]:
@@ -168,7 +185,7 @@ def read_events(folder: Path) -> tuple[Points, str, list[float]]:
     flags = ""
     times = []
     for path in sorted(folder.glob("*tfevents*")):
-        events = list(LegacyEventFileLoader(str(path)).Load())
+        events = list(read_records(path))
         if events:  # Pauses between files do not count.
             times.append(events[-1].wall_time - events[0].wall_time)
         for event in events:
@@ -178,6 +195,25 @@ def read_events(folder: Path) -> tuple[Points, str, list[float]]:
                 elif value.tag == "hyperparameters/text_summary":
                     flags = value.tensor.string_val[0].decode()
     return points, flags, times
+
+
+def read_records(path: Path) -> Iterator[Event]:
+    """Yields what a TensorBoard file has; a record with a wrong checksum is an error.
+
+    TensorBoard's own reader ends there without a word. A last record that is cut off belongs to a run that
+    still writes it, or was killed.
+    """
+    reader = PyRecordReader_New(str(path))
+    while True:
+        try:
+            reader.GetNext()
+        except OutOfRangeError:
+            return
+        except DataLossError as error:
+            if "truncated" in str(error):
+                return
+            raise
+        yield Event.FromString(reader.record())
 
 
 def read_args(folder: Path, flags: str) -> dict:
@@ -702,9 +738,11 @@ def summarize(run: Run, found: list[tuple[Callable, Finding]]) -> str:
 
 
 def describe(run: Run) -> list[str]:
-    """Returns at most ten lines about one run."""
+    """Returns at most eleven lines about one run."""
     found = diagnose(run)
     lines = [f"{run.folder}: {run.last_step():,} steps; {summarize(run, found)}"]
+    if "failed" in run.job:
+        lines.append(f"The run failed: {run.job['failed']}")
     for number, (rule, finding) in enumerate(found[:4], 1):
         what, cure, _ = explain(rule)
         wrong = what.rstrip(".")
@@ -878,6 +916,26 @@ def find_folders(paths: list[Path]) -> list[Path]:
     return folders
 
 
+def read_runs(folders: list[Path]) -> list[Run]:
+    """Returns the runs in these folders that have metrics, and says what is wrong with the others."""
+    runs = []
+    damages = []
+    for folder in folders:
+        try:
+            run = read_run(folder)
+        except Damaged as damage:
+            damages.append(str(damage))
+            continue
+        if run.series:
+            runs.append(run)
+        else:
+            damages.append(f"{folder}: no metrics of a run in there, yet{quote_log(folder)}")
+    if not runs:
+        refuse(damages[0])
+    print(*damages, sep="\n", end="\n" * bool(damages))
+    return runs
+
+
 def quote_log(folder: Path) -> str:
     """Returns how the log of a run ends that a sweep has begun: of one that failed, why."""
     log = folder / "log.txt"
@@ -892,14 +950,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_DIR", help="of a run, or of several")
     parser.add_argument("--dark", action="store_true", help="a picture for a dark page")
     args = parser.parse_args()
-    folders = find_folders(args.folders)
-    logs = [read_run(folder) for folder in folders]
-    runs = [run for run in logs if run.series]
-    if not runs:
-        refuse(f"{folders[0]}: no metrics of a run in there, yet{quote_log(folders[0])}")
-    for run in logs:
-        if not run.series:
-            print(f"{run.folder}: no metrics of a run in there, yet{quote_log(run.folder)}")
+    runs = read_runs(find_folders(args.folders))
     lines = describe(runs[0]) if len(runs) == 1 else compare(runs)
     print(*lines, sep="\n")
     path = args.folders[0] / "report.png"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import compare
 import numpy as np
 import sweep
-from diagnose import read_run
+from diagnose import Damaged, read_run
 from filelock import FileLock, Timeout
 
 try:
@@ -94,7 +94,10 @@ def returns_at(folders: list[Path], step: float) -> float:
 def return_at(folder: Path, step: float) -> float:
     """Returns the return of a run at a step, or at the end (inf); NaN if it has none there."""
     places = {path.parent for path in folder.rglob("*tfevents*")}
-    logs = [read_run(place) for place in places]
+    try:
+        logs = [read_run(place) for place in places]
+    except Damaged as damage:
+        sweep.refuse(str(damage))
     found = [run.series[name] for name in compare.SCORES for run in logs if run.has(name)]
     if not found:
         return math.nan
