@@ -362,7 +362,8 @@ gym.register("toy/Alms-v0", Alms)
     ("low", "high", "far"),
     [
         *((0, 1000, True), (5, 6, True), (-6, -5, True), (-1, 25, True)),
-        *((-1, 1, False), (-0.4, 0.4, False), (0, 1, False), (-10, 10, False), (-1e9, 1e9, False)),
+        *((-0.01, 0.01, True), (-1e9, 1e9, True)),
+        *((-1, 1, False), (-0.4, 0.4, False), (0, 1, False), (-10, 10, False), (-3e38, 3e38, False)),
     ],
 )
 def test_bounds_far_from_the_first_actions_are_said(continuous, low, high, far, make_args, capsys):
