@@ -195,6 +195,19 @@ def test_a_warm_start_that_diverges_is_not_saved(script, tmp_path):
     assert not Path(args.run_dir, "checkpoint.pt").exists()
 
 
+@pytest.mark.parametrize("script", [*LANGUAGE, *PREFERENCES], ids=name_of)
+def test_a_warm_start_teaches_what_could_be_sampled(script, tmp_path, record):
+    """A model may have no positions for more."""
+    args = small_args(script, tmp_path, task=str(tmp_path / "long.jsonl"))
+    lines = [f'{{"prompt": "{i}>", "answer": "{"123" * i}"}}' for i in range(1, 9)]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    task = script.make_task(args)
+    taught = record(script.Agent, "forward")
+    script.warm_start(script.Agent(args), args, task)
+    [[(_, tokens, _, mask), _]] = taught
+    assert mask.shape[1] <= args.max_new_tokens and len(mask) == len(tokens)
+
+
 @pytest.mark.parametrize("script", [*LANGUAGE, dpo], ids=name_of)
 def test_scores_are_not_lost_where_answers_cannot_be_kept(script, run, monkeypatch, capsys):
     """As in a folder that can only be read."""
