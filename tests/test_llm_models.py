@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -226,6 +227,23 @@ def test_model_from_a_folder(script, make_args, tmp_path):
     ]
 
 
+def test_a_damaged_folder_of_a_model_costs_a_line(script, make_args, tmp_path):
+    """Whichever of its files is cut off, empty, something else, or not there."""
+    good = script.Agent(make_args(script))
+    good.model.save_pretrained(tmp_path / "good")
+    good.tokenizer.save_pretrained(tmp_path / "good")
+    needed = {"config.json", "model.safetensors", "tokenizer_config.json"}
+    for name in needed:
+        content = (tmp_path / "good" / name).read_bytes()
+        for number, change in enumerate((None, b"", content[: len(content) // 2], b"[]", b"null", b"\0" * 500)):
+            folder = shutil.copytree(tmp_path / "good", tmp_path / f"{name}_{number}")
+            (folder / name).unlink()
+            if change is not None:
+                (folder / name).write_bytes(change)
+            with pytest.raises(script.Mistake, match=f"--model {folder}: "):
+                script.Agent(make_args(script, model=str(folder)))
+
+
 def test_what_was_learned_leaves_in_the_format_of_hugging_face(script, make_args, tmp_path, monkeypatch):
     """By the lines of the document, with a reference in the checkpoint; --model reads it."""
     agent, _ = script.train(make_args(script, kl_coef=0.1, run_dir=str(tmp_path / "runs/mine")))
@@ -403,6 +421,7 @@ MISTAKES = [
     ({"task": "lines", "lines": '{"prompt": "1"}', "sft_steps": 1}, "takes prompt and answer, as text"),
     ({"eval_episodes": 12}, "--eval-episodes 12 holds out all 12 prompts: take fewer"),
     ({"reward": "no_such_module:f"}, "No module named 'no_such_module'"),
+    ({"reward": "quits:f"}, "SystemExit: 3"),
     ({"reward": "texts:no_such"}, "no_such"),
     ({"reward": "texts:"}, "AttributeError"),
     ({"reward": "no_such_model"}, "--reward no_such_model: OSError"),

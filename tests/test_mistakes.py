@@ -53,6 +53,7 @@ ONE_LOSS_MISTAKES = [
 VECTOR_MISTAKES = [
     ({"env_id": "CartPol-v1"}, "Did you mean: `CartPole`"),
     ({"env_id": "no_such_module:Foo-v0"}, "No module named 'no_such_module'"),
+    ({"env_id": "quits:Foo-v0"}, "SystemExit(3)"),
     ({"env_id": "CartPole-v7"}, "`v0`, `v1`"),
     ({"env_id": "toy/Sequence-v0"}, "cannot be flattened"),
 ]

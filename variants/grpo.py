@@ -442,7 +442,7 @@ def load_reward(args: Args) -> Callable[..., list]:
         sys.path.append("")  # the module may be in the current folder
         module, _, name = args.reward.partition(":")
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # each folder and each module has its own errors
+    except (Exception, SystemExit) as error:  # each folder and each module has its own errors
         refuse(f"--reward {args.reward}: {type(error).__name__}: {error}")
 
 

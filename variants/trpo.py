@@ -332,7 +332,7 @@ def make_envs(args: Args, num_envs: int, video_dir: Path | None = None) -> gym.v
     try:
         kwargs |= json.loads(args.env_kwargs)
         envs = gym.make_vec(args.env_id, num_envs, mode, same_step, wrappers, **kwargs)
-    except Exception as error:  # not JSON, or whatever goes wrong in the env's own code
+    except (Exception, SystemExit) as error:  # not JSON, or whatever goes wrong in the env's own code
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename}, line {place.lineno}"
         if args.env_id.startswith("ALE/"):
