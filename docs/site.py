@@ -1,3 +1,13 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "Jinja2==3.1.6",
+#     "markdown-it-py==4.3.0",
+#     "math-core==0.9.0",
+#     "mdit-py-plugins==0.7.0",
+#     "Pygments==2.21.0",
+# ]
+# ///
 """The reading room: every script, every diff and every document as pages that a browser shows offline.
 
     python docs/site.py                          # writes site/ and opens it

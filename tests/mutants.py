@@ -34,7 +34,16 @@ TESTS_OF_TEXTS = {  # how files are called with tests of language models, which 
     GROUPS["preferences"]: "test_preferences",
 }
 # ppo_tensor_envs has the tags of ppo_discrete, and ppo_lstm has them and those of ppo_atari_lstm.
-KNOWN = {*GROUPS["games"], *GROUPS["texts"], "ppo_tensor_envs", "ppo_lstm", "sweep", "compare", "tune", "diagnose"}
+KNOWN = {
+    *GROUPS["games"],
+    *GROUPS["texts"],
+    "ppo_tensor_envs",
+    "ppo_lstm",
+    "sweep",
+    "compare",
+    "tune",
+    "diagnose",
+}
 
 
 class Mutant(NamedTuple):

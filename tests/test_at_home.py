@@ -74,6 +74,23 @@ def test_a_file_knows_what_it_needs(path):
     assert {PACKAGES.get(root, root) for root in roots} - optional == set(wanted)
 
 
+@pytest.mark.parametrize(
+    "name", ["tools/sweep", "tools/tune", "tools/compare", "tools/diagnose", "docs/site"]
+)
+def test_a_tool_knows_what_it_needs(name):
+    """The versions of the requirements; what runs scripts of games needs all that they need."""
+    files = [ROOT / folder / "requirements.txt" for folder in ("", "tools", "docs")]
+    games, tools, site = [
+        pins(line.strip() for line in file.open() if line[0] not in "#-\n") for file in files
+    ]
+    wanted = pins(block_of(ROOT / f"{name}.py")["dependencies"])
+    assert wanted.items() <= (games | tools | site).items()
+    if name == "docs/site":
+        assert wanted == site
+    if name in ("tools/sweep", "tools/tune"):
+        assert wanted.items() >= games.items() and ("optuna" in wanted) == (name == "tools/tune")
+
+
 @pytest.mark.slow
 def test_a_file_alone_runs_by_uv(tmp_path):
     """In an empty folder, with nothing but uv: it downloads some gigabytes."""

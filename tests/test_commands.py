@@ -1,8 +1,12 @@
 """The programs around the scripts: their help, and what they say of a command line with a mistake."""
 
 import ast
+import importlib
+import itertools
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +15,8 @@ from unittest.mock import MagicMock
 import mutants
 import pytest
 import run_sb3
+import tyro
+from torch.utils.tensorboard import SummaryWriter
 
 import ppo_discrete
 
@@ -80,6 +86,50 @@ def test_what_a_program_does_not_know_costs_a_line():
     for (path, *_), (_, mistake), (code, out, err) in zip(lines, MISTAKES, say(lines), strict=True):
         assert (code, out, err.count("\n")) == (2, "", 1), (path, out, err)
         assert err.startswith(f"{Path(path).name}: ") and mistake in err
+
+
+def examples(path):
+    """The command lines in a file's docstring, from the script on."""
+    lines = ast.get_docstring(ast.parse(path.read_text())).splitlines()
+    commands = [line for line in lines if line.strip().startswith(("python ", "torchrun "))]
+    words = [shlex.split(line, comments=True) for line in commands]
+    return [list(itertools.dropwhile(lambda word: not word.endswith(".py"), line)) for line in words]
+
+
+def test_examples_in_docstrings_of_scripts():
+    """Flags that their scripts have, with values that these may have."""
+    scripts = [*ROOT.glob("*.py"), *ROOT.glob("variants/*.py")]
+    lines = [line for script in scripts for line in examples(script)]
+    assert len(lines) >= 2 * len(scripts) > 30
+    for path, *flags in lines:
+        script = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        if flags != ["--help"]:
+            tyro.cli(script.Args, args=flags)
+
+
+@pytest.mark.long
+def test_examples_in_docstrings_of_tools(tmp_path):
+    """They do what is said, in a folder with what they speak of; a sweep is only planned."""
+    for name in ("ppo_discrete.py", "variants", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    shutil.copy(ROOT / "ppo_discrete.py", tmp_path / "my_ppo.py")
+    (tmp_path / "sweep.toml").write_text('scripts = ["my_ppo.py"]\nout = "planned"')
+    for name in ("NAME", "sweep", "a", "b"):
+        with SummaryWriter(tmp_path / "runs" / name) as writer:
+            for step in range(100):
+                writer.add_scalar("episode_return", step, step)
+    for name, *more in (("compare",), ("diagnose",), ("sweep", "--print", "--out", "planned")):
+        lines = examples(ROOT / f"tools/{name}.py")
+        assert len(lines) > 2
+        for line in lines:
+            words = [word for part in line for word in sorted(tmp_path.glob(part)) or [part]]
+            command = [sys.executable, *words, *more]
+            if "--" in line:  # what follows is of the scripts
+                at = command.index("--")
+                command = [*command[:at], *more, *command[at : -len(more)]]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, ""), line
 
 
 @pytest.mark.parametrize(

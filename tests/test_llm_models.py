@@ -235,7 +235,9 @@ def test_a_damaged_folder_of_a_model_costs_a_line(script, make_args, tmp_path):
     needed = {"config.json", "model.safetensors", "tokenizer_config.json"}
     for name in needed:
         content = (tmp_path / "good" / name).read_bytes()
-        for number, change in enumerate((None, b"", content[: len(content) // 2], b"[]", b"null", b"\0" * 500)):
+        for number, change in enumerate(
+            (None, b"", content[: len(content) // 2], b"[]", b"null", b"\0" * 500)
+        ):
             folder = shutil.copytree(tmp_path / "good", tmp_path / f"{name}_{number}")
             (folder / name).unlink()
             if change is not None:

@@ -1,3 +1,20 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "torch==2.13.0",
+#     "gymnasium[box2d,classic-control,mujoco,toy-text]==1.4.0",
+#     "mujoco==4.0.0",
+#     "box2d==2.3.10",
+#     "ale-py==0.12.1",
+#     "numpy==2.4.6",
+#     "tyro==1.0.17",
+#     "tensorboard==2.21.0",
+#     "tqdm==4.70.1",
+#     "filelock==4.2.11",
+#     "wandb==0.31.0",
+#     "moviepy==2.2.1",
+# ]
+# ///
 """Many runs: scripts, a grid of flags, seeds. Killed and started again, it does what is missing.
 
     python tools/sweep.py my_ppo.py ppo_discrete.py --seeds 1-5    # flags for all runs come last, after --

@@ -630,8 +630,9 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         prompts, attended = agent.pad_rows(prompt_rows, "left")
         answers = [problem["answer"] for problem in problems]
         answer_rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
-        # What sampling could not write is not taught.
-        completions, mask = agent.pad_rows([(row + end)[: args.max_new_tokens] for row in answer_rows])
+        # What is longer could not be sampled.
+        rows = [(row + end)[: args.max_new_tokens] for row in answer_rows]
+        completions, mask = agent.pad_rows(rows)
         tokens = torch.cat([prompts, completions], 1)
         logprob = agent(tokens, torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
