@@ -64,7 +64,12 @@ continuous = each_of(CONTINUOUS)
 
 # Both copies of ppo_atari.py have its games: where these are all that a test sees, one script is enough.
 one_game = pytest.mark.parametrize("atari", params_of(ATARI, ATARI[1:]))
-one_game_and_vectors = pytest.mark.parametrize("script", params_of(SCRIPTS, ATARI[1:]))
+
+
+# Whole programs, which take seconds: continuous integration runs those of the variants, too.
+not_variants = pytest.mark.parametrize(
+    "script", params_of(SCRIPTS, [script for script in SCRIPTS if script.__name__.startswith("variants.")])
+)
 
 
 def pytest_addoption(parser):

@@ -381,6 +381,7 @@ def test_if_most_rewards_were_cut_it_is_said(continuous, mean, cut, make_args, c
     assert ("most rewards were cut to +-10 [D31]" in capsys.readouterr().out) == cut
 
 
+@pytest.mark.long
 def test_mujoco_speaks_of_what_matters_alone(continuous, tmp_path):
     """Neither of HalfCheetah's deprecated attribute nor in a file of its own; other warnings are shown."""
     code = f"""if True:

@@ -311,6 +311,7 @@ def test_the_worst_comes_first_and_causes_before_effects(tmp_path):
     assert names(write_run(tmp_path / "c", alike, {})) == ["update_too_large", "gradients_cut_off"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("series", [HEALTHY, LANGUAGE], ids=["games", "language"])
 @pytest.mark.parametrize("first", [0, 50])
 def test_what_is_not_finite_does_no_harm(tmp_path, series, first):

@@ -127,6 +127,7 @@ def test_from_the_shell_one_speaks(make_two):
     assert lines[-1].startswith("mean return") and len(lines) == 8
 
 
+@pytest.mark.long
 def test_without_torchrun_it_says_so(make_two):
     env = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
     result = run(ppo_atari_distributed, env=env)

@@ -30,8 +30,8 @@ from conftest import (
     VECTOR,
     leave_process_group,
     name_of,
+    not_variants,
     one_game,
-    one_game_and_vectors,
     one_update,
     real,
     toy,
@@ -134,7 +134,7 @@ def train_until_killed(name, args, owner, function, call, after):
     script.train(script.Args(**args))
 
 
-@one_game_and_vectors
+@not_variants
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts.
 
@@ -351,14 +351,14 @@ def cuts_of(script, steps, make_args, record):
     return [iteration for (_, _, iteration, *_), _ in saves][:-1], log[-1]["episode_return"]
 
 
-@one_game_and_vectors
+@not_variants
 def test_cuts_are_rare(script, make_args, record, no_evaluation):
     """Ten episodes as long as the longest so far lie between two."""
     assert cuts_of(script, 3, make_args, record)[0] == [0, 3, 6, 9]
     assert cuts_of(script, 4, make_args, record)[0] == [0, 4, 8]
 
 
-@one_game_and_vectors
+@not_variants
 def test_a_cut_waits_for_what_has_not_ended(script, make_args, record, no_evaluation):
     """As long as the run is old, so that episodes of any length end, and envs without an end are saved."""
     cuts, episode_return = cuts_of(script, 40, make_args, record)
@@ -392,7 +392,7 @@ def test_a_clock_that_goes_back_hides_no_row(make_args, monkeypatch):
 # ---- evaluation and video
 
 
-@one_game_and_vectors
+@not_variants
 def test_evaluation_in_a_new_process_is_that_of_training(script, make_args, capsys):
     # Away from equal odds, with which any weights would play alike, but not so far that any seed would, too.
     moved = {"learning_rate": 0.01 if script in ATARI else 0.05}
@@ -459,6 +459,7 @@ def test_video_is_of_a_whole_episode(script, make_args):
     assert len(list(Path(args.run_dir, "videos").iterdir())) == 2  # the old one stays
 
 
+@pytest.mark.long
 @one_game
 def test_video_of_a_game(atari, make_args):
     args = make_args(atari, iterations=1, capture_video=True, **real(atari))
@@ -582,6 +583,7 @@ def test_signals_end_a_run_as_any_python_program(number, make_args):
     assert checkpoint(args.run_dir)["iteration"] == 6
 
 
+@pytest.mark.long
 def test_a_dead_env_process_ends_the_run(make_args):
     """In a process of its own, whose end shows what becomes of the envs that are left."""
     args = make_args(ppo_discrete, env_id=broken(ppo_discrete, "Dies"), iterations=32, async_envs=True)

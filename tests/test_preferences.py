@@ -285,6 +285,7 @@ def test_imitation_keeps_the_preferred_answer_probable(only_dpo, make_args):
 # ---- pairs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
 def test_own_pairs_differ_in_their_scores(script, own, noise):
     args = own(script, label_noise=noise, num_pairs=200, total_pairs=16)

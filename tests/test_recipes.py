@@ -81,6 +81,7 @@ def train(tmp_path):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PATCHES if name != "images_and_vectors"])
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
     envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4"}

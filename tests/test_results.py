@@ -121,6 +121,7 @@ def test_pictures_show_what_the_csv_files_say(name):
         assert Image.open(path).text["Fingerprint"] == same, f"python benchmarks/plot.py {name}"
 
 
+@pytest.mark.long
 def test_every_picture_can_be_drawn():
     """And is not empty: pictures are drawn too rarely to notice that one cannot be."""
     theme = common.THEMES["light"]
@@ -376,6 +377,7 @@ def test_bfloat16(tmp_path):
         assert 0 < error < 0.1, error
 
 
+@pytest.mark.long
 def test_advantages_anew(tmp_path):
     """They are those of the rollout until the critic has learned, and others from the second pass on."""
     anew = load_patched("ppo_continuous.py", "advantages_anew", tmp_path)

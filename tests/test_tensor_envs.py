@@ -203,6 +203,7 @@ def test_evaluation_is_of_whole_episodes(run_args, record):
     assert script.evaluate(agent, args) == script.evaluate(agent, args)
 
 
+@pytest.mark.long
 def test_it_learns(run_args):
     _, log = script.train(run_args(num_envs=128, num_steps=32, num_minibatches=8, total_timesteps=200_000))
     assert log[-1]["episode_return"] > 200

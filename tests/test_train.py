@@ -542,6 +542,7 @@ def test_envs_of_gymnasium(env_id, make_args, no_evaluation):
     assert all(math.isfinite(row["policy_loss"]) for row in log)
 
 
+@pytest.mark.long
 def test_learns_to_copy_several_components(make_args):
     """A random policy gets (1/3 + 1/2 + 1/4) / 3 of the 8 rewards: 2.9."""
     sizes = dict(total_timesteps=20_000, num_steps=64, update_epochs=4, num_minibatches=4)

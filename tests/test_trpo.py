@@ -458,6 +458,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(make_args, no_evaluation):
     assert same_weights(agent, trpo.train(args)[0])
 
 
+@pytest.mark.long
 def test_it_learns(make_args):
     """To keep a pole upright for longer."""
     flags = dict(num_envs=1, num_steps=1024, num_minibatches=4, critic_epochs=5, cg_damping=0.01)

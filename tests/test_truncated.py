@@ -267,6 +267,7 @@ def test_sorting_has_answers_of_very_different_lengths(only_ppo):
 # ---- operations
 
 
+@pytest.mark.long
 def test_stopped_and_resumed_is_never_interrupted(only_ppo, short, monkeypatch, record):
     """To the bit; answers on their way carry on, and the last scores are known."""
     args = short(checkpoints=3, eval_episodes=0)
