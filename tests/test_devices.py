@@ -196,8 +196,6 @@ def test_evaluation(script, elsewhere, cpu_run):
     flags = ["--evaluate", cpu_run.run_dir]
     if hasattr(cpu_run, "reward"):  # code is named anew each time
         flags += ["--reward", cpu_run.reward]
-        ["--reward", cpu_run.reward] if hasattr(cpu_run, "reward") else []
-    )  # code is named anew each time
     expected, _ = evaluate(script.__name__, *flags)
     output, copies = elsewhere(evaluate, script.__name__, *flags, "--device", "pretend:0")
     assert output == expected and "mean " in expected.splitlines()[-1]
