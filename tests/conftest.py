@@ -66,17 +66,20 @@ continuous = each_of(CONTINUOUS)
 one_game = pytest.mark.parametrize("atari", params_of(ATARI, ATARI[1:]))
 
 
-# Whole programs, which take seconds: continuous integration runs those of the variants, too.
-not_variants = pytest.mark.parametrize(
-    "script", params_of(SCRIPTS, [script for script in SCRIPTS if script.__name__.startswith("variants.")])
-)
+# These are of what all scripts have to the letter, which test_family.py asserts; tests of variants are long.
+SHARED = ("test_operations", "test_files", "test_mistakes", "test_at_home", "test_devices")
+EXAMPLES = ("reinforce_baseline", "ppo_discrete", "ppo_continuous", "ppo_atari", "grpo")
 
 
 def pytest_addoption(parser):
     parser.addoption("--script", help="leave out the tests of other scripts than this one, as in ppo_atari")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.module.__name__ in SHARED and not {*map(name_of, scripts_of(item))} <= {*EXAMPLES}:
+            item.add_marker(pytest.mark.long)
     if wanted := config.getoption("--script"):
         if not any((ROOT / folder / f"{wanted}.py").exists() for folder in (".", "variants", "tools")):
             raise pytest.UsageError(f"--script {wanted}: there is no such script")

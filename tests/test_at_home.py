@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 import tyro
-from conftest import CONTINUOUS, ROOT, SCRIPTS, VECTOR, name_of, not_variants, toy
+from conftest import CONTINUOUS, ROOT, SCRIPTS, VECTOR, name_of, toy
 from gymnasium.spaces import Box, Dict, Discrete, Graph
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_operations import command_line, flags_of, run, sealed  # noqa: F401
@@ -211,7 +211,6 @@ def test_a_run_without_evaluation_can_be_evaluated(script, make_args, command_li
 # ---- checkpoints
 
 
-@not_variants
 def test_each_damaged_byte_is_refused(script, make_args, no_evaluation):
     """Wherever in the file it is flipped: 60 places, the first and the last byte among them."""
     args = make_args(script, iterations=1)

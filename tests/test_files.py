@@ -154,7 +154,7 @@ def test_a_pipe_is_not_waited_for(script, tmp_path):
 @pytest.mark.parametrize("script", [*LANGUAGE, *PREFERENCES], ids=name_of)
 def test_what_has_changed_meanwhile_is_not_trained_on(script, run, tmp_path, monkeypatch):
     """The task, the pairs, or the reward: one letter of it."""
-    task, reward = tmp_path / "task.jsonl", tmp_path / f"mine_{name_of(script)}.py"
+    task, reward = tmp_path / "task.jsonl", tmp_path / f"changing_{name_of(script)}.py"
     task.write_text(Path(run.task).read_text())
     reward.write_text("from every import spread")
     monkeypatch.syspath_prepend(tmp_path)

@@ -17,7 +17,6 @@ from conftest import (
     SCRIPTS,
     VECTOR,
     name_of,
-    not_variants,
     real,
 )
 from test_operations import run
@@ -179,7 +178,6 @@ def test_neutral_values_are_not_mistakes(ppo, make_args, no_evaluation):
     ppo.train(make_args(ppo, total_timesteps=64.0, seed=0, **off))
 
 
-@not_variants
 def test_as_a_program(script, tmp_path):
     result = processes.run(script.__file__, "--env-id", "CartPol-v1", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)

@@ -30,7 +30,6 @@ from conftest import (
     VECTOR,
     leave_process_group,
     name_of,
-    not_variants,
     one_game,
     one_update,
     real,
@@ -134,7 +133,6 @@ def train_until_killed(name, args, owner, function, call, after):
     script.train(script.Args(**args))
 
 
-@not_variants
 def test_killed_and_resumed_is_never_interrupted(script, make_args, capfd):
     """8 iterations, saved at 0, 2, 4 and 6; killed in updates, in saves, while logging, in rollouts.
 
@@ -351,14 +349,12 @@ def cuts_of(script, steps, make_args, record):
     return [iteration for (_, _, iteration, *_), _ in saves][:-1], log[-1]["episode_return"]
 
 
-@not_variants
 def test_cuts_are_rare(script, make_args, record, no_evaluation):
     """Ten episodes as long as the longest so far lie between two."""
     assert cuts_of(script, 3, make_args, record)[0] == [0, 3, 6, 9]
     assert cuts_of(script, 4, make_args, record)[0] == [0, 4, 8]
 
 
-@not_variants
 def test_a_cut_waits_for_what_has_not_ended(script, make_args, record, no_evaluation):
     """As long as the run is old, so that episodes of any length end, and envs without an end are saved."""
     cuts, episode_return = cuts_of(script, 40, make_args, record)
@@ -392,7 +388,6 @@ def test_a_clock_that_goes_back_hides_no_row(make_args, monkeypatch):
 # ---- evaluation and video
 
 
-@not_variants
 def test_evaluation_in_a_new_process_is_that_of_training(script, make_args, capsys):
     # Away from equal odds, with which any weights would play alike, but not so far that any seed would, too.
     moved = {"learning_rate": 0.01 if script in ATARI else 0.05}
