@@ -191,6 +191,15 @@ def test_a_judge_is_tested_before_a_run(script, make_args, record, judge):
     assert name == f"--reward {judge}" and len(prompts) == 12
 
 
+def test_a_judge_in_a_folder_with_a_colon(script, make_args, judge, command_line):
+    """As all of Windows' are."""
+    place = judge.rename(judge.parent / "C:judge")
+    args = make_args(script, reward=str(place), iterations=1)
+    script.train(args)
+    code, out, _ = command_line(script, "--evaluate", args.run_dir)
+    assert not code and "mean score" in out
+
+
 def test_reward_from_the_current_folder(script, make_args, tmp_path, monkeypatch):
     (tmp_path / f"mine_{name_of(script)}.py").write_text("def score(completions, **kwargs):\n    return []\n")
     monkeypatch.chdir(tmp_path)

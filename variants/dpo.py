@@ -364,7 +364,7 @@ def make_task(args: Args) -> Task:
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
         problems = read_problems(args.task, needed)
     held_out = problems[: args.eval_size]
-    if reward and ":" not in args.reward:
+    if reward and not names_code(args.reward):
         prompts = [problem["prompt"] for problem in problems]
         check_judge(f"--reward {args.reward}", reward, args, prompts)
     seen = {problem["prompt"] for problem in held_out}
@@ -405,10 +405,15 @@ def read_problems(path: str, needed: tuple[str, ...]) -> list[dict]:
     return [names | problem for problem in problems]
 
 
+def names_code(reward: str) -> bool:
+    """Whether a reward is module:function, and no folder; the path of one may have a colon, too."""
+    return ":" in reward and not Path(reward).exists()
+
+
 def load_reward(args: Args) -> Callable[..., list]:
     """The reward function: module:function(prompts, completions, **columns), or that of a model."""
     try:
-        if ":" not in args.reward:
+        if not names_code(args.reward):
             return load_reward_model(args)
         sys.path.append("")  # the module may be in the current folder
         module, _, name = args.reward.partition(":")
@@ -832,9 +837,10 @@ def pick_device(name: str) -> torch.device:
 
 def digests(args: Args, run_dir: Path) -> dict[str, str]:
     """Of each file or folder that a run reads beside its checkpoint, a hash of what is in it."""
-    reward, _, function = (args.reward or "").partition(":")
-    if function:
-        reward = sys.modules[reward].__spec__.origin
+    reward = args.reward or ""
+    if names_code(reward):
+        module, _, _ = reward.partition(":")
+        reward = sys.modules[module].__spec__.origin
     elif reward and Path(reward, "model").is_dir():
         reward += "/model"
     places = {"task": args.task, "model": args.model, "pairs": run_dir / "pairs.jsonl"}
@@ -1072,7 +1078,7 @@ def main() -> None:
     args = given
     if folder:  # the flags are read again, with the saved ones as defaults
         args = tyro.cli(Args, description=__doc__, default=load(folder)["args"])
-        if ":" in (args.reward or "") and args.reward != given.reward:
+        if names_code(args.reward or "") and args.reward != given.reward:
             refuse(f"{folder} would import code; if you trust it, add --reward {args.reward}")
     if not given.evaluate:
         train(args)
