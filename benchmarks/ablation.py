@@ -40,7 +40,6 @@ from compare import bootstrap, improvement, interval, number, style
 
 TABLE = tomllib.loads((ROOT / "benchmarks/ablation.toml").read_text())
 CSV = RESULTS / "ablation_runs.csv"
-NOTES = RESULTS / "ablation.csv"  # for the notes of the reading room; benchmarks/results.py writes it
 DETAILS = r"[DE]\d+"  # their tags
 COLUMNS = ["env", "change", "seed", "final", "whole", "evaluation", "command", "made"]
 
@@ -173,19 +172,6 @@ def ranking(env: str) -> str:
         lines.append([change["tag"], change["what"], *both, beside])
     heads = ["tag", "change", "all of training", "final policy", "better than unchanged"]
     return markdown(heads, lines)
-
-
-def notes() -> str:
-    """Of each change with the tag of a detail: what a mean return becomes, for the notes beside the code."""
-    rows, lines = read_dicts(CSV), ["tag,env,what,with,without"]
-    for env in TABLE["envs"]:
-        for name in complete(rows, env):
-            change = change_in(name, env)
-            if re.fullmatch(DETAILS, change["tag"]):
-                means = [of(rows, env, x, "whole").mean() for x in ("nothing", name)]
-                what = change["what"].replace(",", ";")
-                lines.append(",".join([change["tag"], env, what, *(number(x, 100) for x in means)]))
-    return "\n".join(lines) + "\n"
 
 
 CURVES = {"clip_coef": "the clip, ε", "update_epochs": "epochs"}  # tags of changes that are numbers

@@ -96,8 +96,6 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="print a row for every run, and write nothing")
     if parser.parse_args().all:
         return print(summary(*TABLE["runs"]))
-    ablation = importlib.import_module("ablation")
-    ablation.NOTES.write_text(ablation.notes())
     for page in sorted(ROOT.glob("docs/*.md")):
         old = page.read_text()
         if (new := fill(old, print)) != old:

@@ -23,12 +23,14 @@ import json
 import os
 import re
 import shutil
+import tomllib
 import webbrowser
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from difflib import SequenceMatcher
 from functools import cache
 from html import escape, unescape
-from itertools import accumulate, combinations, groupby, pairwise, zip_longest
+from itertools import accumulate, chain, combinations, groupby, pairwise, zip_longest
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -43,7 +45,6 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 
 ROOT = Path(__file__).resolve().parents[1]
-ABLATION = ROOT / "benchmarks/results/ablation.csv"  # for notes
 # Kinds of tokens, and the letters that the style sheet knows them by; all others stay plain.
 KINDS = {String: "s", Comment: "c", Number: "m", Keyword: "k", Operator.Word: "k", Name.Decorator: "d"}
 KINDS |= {Name.Function: "f", Name.Class: "f", Name.Builtin: "b"}
@@ -93,7 +94,8 @@ class Script:
         self.title, self.html = first_paragraph(tree) or self.name, [render(line) for line in self.lines]
         comments = ((n, text) for n, line in enumerate(self.lines, 1) for kind, text in line if kind == "c")
         self.tags = {n: tags for n, text in comments if (tags := TAG.findall(text))}  # of each line
-        self.crowded = {n for n, following in pairwise(self.tags) if following - n < 9}
+        docstring = ast.get_docstring(tree) or ""
+        self.commands = re.findall(r"^ +((?:python|torchrun|git) .*)", docstring, re.M)
         self.parent = [*re.findall(rf"git diff --no-index (\S+) {self.path} ", source), ""][0]  # its path
         nodes = [node for node in tree.body if hasattr(node, "name")]
         found = [(1, "imports", "Dependencies, imports, constants", 2), (len(self.rows) + 1, "")]
@@ -105,6 +107,7 @@ class Script:
                 found.append((n, "the-rest", row[2:], 2))
             elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|advantages|update|log|wrap up)", row):
                 found.append((n, match[1].replace(" ", "-"), "", 3))
+        self.aside = set()  # lines that are not the algorithm
         self.sections, aside, around = [], set(), ["imports", "Args", "log", "wrap-up"]
         blocks = [x for node in nodes if node.name == "train" for x in ast.walk(node) if isinstance(x, BLOCK)]
         for x in reversed(blocks):  # inner ones first
@@ -119,6 +122,7 @@ class Script:
                     aside.add(n)
             runs = [(key, [*run]) for key, run in groupby(numbers, (aside - {*self.tags}).__contains__)]
             lines = [(n, self.rows[n - 1]) for n in numbers]
+            self.aside |= aside & {*numbers}
             self.sections.append(dict(name=name, title=title, level=level, lines=lines, runs=runs))
 
 
@@ -177,20 +181,66 @@ def compare(a: Script, b: Script) -> list[dict]:
         (old, new), blocks = (part["lines"] if part else [] for part in parts), []
         for op, i, k, m, n in opcodes([text for _, text in old], [text for _, text in new]):
             rows = [*zip(old[i:k], new[m:n], strict=True)] if op == "equal" else align(old[i:k], new[m:n])
-            rows, before, cut = (
-                [cells(a, b, *row) for row in rows],
-                3 * (i > 0),
-                len(rows) - 3 * (k < len(old)),
-            )
-            if op == "equal" and cut - before > 3:
-                blocks += [("same", rows[:before]), ("fold", rows[before:cut]), ("same", rows[cut:])]
+            rows = [cells(a, b, *row) for row in rows]
+            if op != "equal":
+                aside = all(x in a.aside for x, _ in old[i:k]) and all(x in b.aside for x, _ in new[m:n])
+                blocks.append(("change", rows, not aside))
+                continue
+            before, cut = 3 * (i > 0), len(rows) - 3 * (k < len(old))
+            if cut - before > 3:
+                parts_of = ("same", rows[:before]), ("fold", rows[before:cut]), ("same", rows[cut:])
+                blocks += [(kind, part, True) for kind, part in parts_of if part]
             else:
-                blocks.append(("same" if op == "equal" else "change", rows))
-        counts = [
-            sum(bool(row[i]) for kind, rows in blocks if kind == "change" for row in rows) for i in (0, 1)
-        ]
-        found.append(dict(parts=parts, blocks=[block for block in blocks if block[1]], counts=counts))
+                blocks.append(("same", rows, True))
+        changes = [block for block in blocks if block[0] == "change"]
+        counts = [sum(bool(row[i]) for _, rows, _ in changes for row in rows) for i in (0, 1)]
+        algorithm = any(block[2] for block in changes)
+        found.append(
+            dict(parts=parts, blocks=blocks, changed=bool(changes), counts=counts, algorithm=algorithm)
+        )
     return found
+
+
+def read_curves(path: Path) -> list[list[tuple[float, float]]]:
+    """For each seed of a CSV file of benchmarks/, its points (step, return)."""
+    rows = csv.DictReader(line for line in path.open() if not line.startswith("#"))
+    curves = defaultdict(list)
+    for row in rows:
+        if row["episode_return"] not in ("", "nan"):  # as before the first episode has ended
+            curves[row["seed"]].append((float(row["steps"]), float(row["episode_return"])))
+    return [*curves.values()]
+
+
+def draw_curves(curves: list[list[tuple[float, float]]]) -> Markup:
+    """An SVG picture in the page's colours: each seed as a thin line, and their mean."""
+    last = max(step for curve in curves for step, _ in curve)
+    grid = [last * part / 100 for part in range(1, 101)]
+    sampled = []
+    for curve in curves:
+        places = [bisect_right(curve, (step, float("inf"))) - 1 for step in grid]
+        sampled.append([curve[max(0, place)][1] for place in places])
+    low, high = min(map(min, sampled)), max(map(max, sampled))
+    means = [sum(returns) / len(sampled) for returns in zip(*sampled, strict=True)]
+
+    def line(returns: list[float], kind: str) -> str:
+        heights = [110 - 100 * (y - low) / (high - low or 1) for y in returns]
+        points = " ".join(f"{x * 3.2:.0f},{y:.1f}" for x, y in enumerate(heights))
+        return f'<polyline class="{kind}" points="{points}"/>'
+
+    lines = [line(returns, "thin") for returns in sampled] + [line(means, "main")]
+    axes = f'<text x="322" y="14">{high:,.0f}</text><text x="322" y="113">{low:,.0f}</text>'.replace(
+        ">-", ">−"
+    )
+    axes += f'<text x="318" y="132" text-anchor="end">{last:,.0f} steps</text><text y="132">return</text>'
+    words = f"Returns of {len(curves)} seeds during training, and their mean, which ends at {means[-1]:,.0f}"
+    picture = f'<svg class="curves" viewBox="0 0 370 136" role="img" aria-label="{words}">'
+    return Markup(f"{picture}{axes}{''.join(lines)}</svg>")
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of each row of the tables in a text of Markdown."""
+    rows = re.findall(r"^\|(.*)\|$", text, re.M)
+    return [[cell.strip() for cell in row.split("|")] for row in rows]
 
 
 def text_of(html: str) -> str:
@@ -210,10 +260,14 @@ PARSER.options["highlight"] = lambda code, language, _: "\n".join(map(render, hi
 
 class Site:
     def __init__(self, out: Path):
-        self.out, self.index, self.titles = out, [], []  # index: page, title and text, for the search
+        self.out, self.index = out, []  # index: page, title and text, for the search
         self.templates = Environment(loader=FileSystemLoader(ROOT / "docs/site"), autoescape=True)
         self.templates.trim_blocks, self.templates.undefined = True, StrictUndefined
-        documents = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md"))]
+        documents = [
+            *ROOT.glob("*.md"),
+            *(ROOT / f"{folder}/README.md" for folder in ("agents", "benchmarks")),
+            *sorted(ROOT.glob("docs/*.md")),
+        ]
         self.documents = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
         scripts = [Script(path) for path in (*ROOT.glob("*.py"), *sorted(ROOT.glob("variants/*.py")))]
         order = self.documents["README.md"]  # of its table; what is not there comes last
@@ -225,21 +279,116 @@ class Site:
             names = [part["name"] for part in script.sections]
             self.pages |= {f"{script.name}::{name}": f"{script.page}#{name}" for name in names}
         details = self.documents["docs/details.md"]
-        measured = [*csv.DictReader(ABLATION.open())]
+        self.formulas = tomllib.loads((ROOT / "docs/site/formulas.toml").read_text())
+        self.door = tomllib.loads((ROOT / "docs/site/door.toml").read_text())
+        self.paper = re.search(r"\((https\S+)\)", details)[1]  # which lists the 37 details
+        self.lead = self.documents["README.md"].split("\n\n")[1]
+        exercises = tomllib.loads((ROOT / "tools/exercises.toml").read_text())
+        self.exercises = defaultdict(list)  # script and line -> numbers
+        for number, exercise in enumerate(chain(*exercises.values()), 1):
+            for script in scripts:
+                for n, row in enumerate(script.rows, 1):
+                    if script.stem == exercise["script"] and exercise["line"] in row:
+                        self.exercises[script.stem, n].append(number)
+        self.adds = {}  # script -> what it adds to its parent, in README's words
+        for file, adds in re.findall(r"^\| `(\S+)` \| (.*?) \|", self.documents["README.md"], re.M):
+            self.adds[file] = adds
+        self.effects = defaultdict(list)  # tag -> rows of a table: what is lost without its detail
+        table = self.documents["docs/tuning.md"].partition("<!-- begin ablation details -->")[2]
+        heads, _, unchanged, *rows = table_rows(table.partition("<!-- end")[0])
+        for row in rows:
+            for tag in row[0].split(", "):
+                self.effects[tag] = self.effects[tag] or [heads[1:], unchanged[1:]]
+                self.effects[tag].append(row[1:])
         letters = dict(re.findall(r"\*\*(\w)\*\* `([^`]+)`", details))
         self.steps = [step for path in PATH for step in pairwise(path.split())]
         self.notes = defaultdict(list)  # tag -> rows of the table; language models have their own
         for row in re.findall(r"^\| ([DEXLGP]\d+) \| (.*) \| (.*) \| ([A-Z ]+) \| (`.*`) \|$", details, re.M):
             note = dict(zip(("tag", "name", "what", "files", "test"), row, strict=True))
             note["files"] = [letters[letter] for letter in note["files"].split()]
-            note["without"] = [x for x in measured if x["tag"] == row[0] and {*row[3]} & {"D", "C"}]
             self.notes[note["tag"]].append(note)
 
-    def note(self, tag: str, script: Script, page: str) -> dict:
-        """The row of a tag in a script, as HTML for a page."""
-        row = min(self.notes[tag], key=lambda row: script.path not in row["files"])
-        html = (self.link(PARSER.renderInline(row[key]), "docs/details.md", page) for key in ("what", "test"))
-        return row | dict(zip(("what", "test"), html, strict=True))
+    def note(self, tag: str, script: Script, page: str, line: int) -> dict:
+        """What the documents say of a tag in a line of a script, as HTML for a page.
+
+        A row of the details that builds on another one, as in games, is followed by that one.
+        """
+        html = lambda text, source: self.link(PARSER.renderInline(text), source, page)  # noqa: E731
+        rows = self.notes[tag]
+        row = min(rows, key=lambda row: script.path not in row["files"])
+        told = [html(row["what"], "docs/details.md")]
+        other = rows[0]
+        if match := re.match(r"As (?:in `(\S+)\.py`|([DEXLGP]\d+))", row["what"]):
+            file, same_as = match.groups()
+            named = [x for x in rows if file and f"{file}.py" in " ".join(x["files"])]
+            other = named[0] if named else self.notes[same_as or tag][0]
+        if other is not row:
+            file, *_ = other["files"]
+            told.append(html(f"In `{Path(file).name}`: {other['what']}", "docs/details.md"))
+        note = row | dict(told=told, test=html(row["test"], "docs/details.md"), formula="", effects=[])
+        note["paper"] = self.paper
+        note["exercises"] = self.exercises[script.stem, line]
+        if tag in self.formulas and rows[0] in (row, other):
+            note["formula"] = Markup(FORMULA(self.formulas[tag], displaystyle=True))
+        if {"ppo_discrete.py", "ppo_continuous.py"} & {*row["files"]}:
+            envs = zip(*self.effects[tag], strict=True)
+            envs = [env for env in envs if env[0] == "change" or any(env[2:])]
+            note["effects"] = [[html(cell, "docs/tuning.md") for cell in env] for env in envs]
+        return note
+
+    def learned(self, script: Script, page: str) -> list[list[str]]:
+        """Rows of the documents' tables of results: what the script learns, as HTML for a page."""
+        rows = []
+        for document in ("docs/results.md", "docs/trust_regions.md"):
+            for cells in table_rows(self.documents[document]):
+                if re.match(r"\[.*\.csv\)$", cells[0]) and script.name in cells[1].split():
+                    cells = [PARSER.renderInline(cell) for cell in cells[:1] + cells[2:]]
+                    rows.append([self.link(cell, document, page) for cell in cells])
+        return rows[:4]
+
+    def curves(self, script: Script) -> Markup:
+        """A picture of the first of these results; nothing, if there is none."""
+        for row in self.learned(script, ""):
+            if match := re.search(r"benchmarks/results/\w+\.csv", row[0]):
+                return draw_curves(read_curves(ROOT / match[0]))
+        return Markup("")
+
+    def metrics(self, script: Script, page: str) -> list[tuple[str, str]]:
+        """The names of what a script logs, and what they mean, as HTML for a page."""
+        source = "\n".join(script.rows)
+        documents = ["docs/operations.md"]
+        documents += ["docs/trust_regions.md"] * (script.stem == "trpo")
+        documents += ["docs/language.md"] * ("transformers" in source)
+        found = {}
+        for document in documents:  # the last one knows best
+            text = self.documents[document]
+            for table in re.findall(r"^\| name \| .*\n\|[-|]+\n((?:\|.*\n)+)", text, re.M):
+                for names, what, *_ in table_rows(table):
+                    html = self.link(PARSER.renderInline(what), document, page)
+                    found |= dict.fromkeys(re.findall(r"`(\w+)`", names), html)
+        return [(name, what) for name, what in found.items() if f'"{name}"' in source]
+
+    def minutes(self, path: str) -> str:
+        """How long a page takes to read, at 200 words a minute."""
+        if path in self.documents:
+            return f"{max(1, len(self.documents[path].split()) // 200)} min"
+        for script in self.scripts:
+            if script.path == path:
+                return f"{len(script.rows) - len(script.aside)} lines of algorithm"
+        return ""
+
+    def page_of(self, path: str) -> str:
+        return self.pages.get(path, path)
+
+    def title(self, path: str) -> str:
+        """What a page is called."""
+        if path in self.documents:
+            return self.documents[path].partition("\n")[0].strip("# ")
+        if path.endswith(".py"):
+            return path
+        if path.startswith("diffs/"):
+            return Path(path).stem.replace("--", " to ")
+        return "Figures to play with"
 
     def pair(self, *scripts: Script) -> str:
         return "diffs/{}--{}.html".format(*(x.stem for x in sorted(scripts, key=self.scripts.index)))
@@ -268,6 +417,28 @@ class Site:
         link = lambda tag: f'"#note-{tag[1]}' if tag[1] in notes else f'"{details}#{tag[1]}'  # noqa: E731
         (self.out / page).write_text(re.sub(r'"#note-(\w+)', link, html))
 
+    def entries(self, script: Script) -> list[tuple]:
+        """What the search knows of a script: the file, its functions with their comments, and its flags."""
+        family = script in self.scripts
+        folder = script.path.partition("/")[0]
+        weight = 3 if family else {"tools": 1.5, "benchmarks": 0.3}.get(folder, 0.1)
+        words = [script.title, self.adds.get(script.name, ""), *script.commands]
+        found = [(script.page, script.path, " ".join(words), weight)]
+        for part in script.sections:
+            comments = [text for n, _ in part["lines"] for kind, text in script.lines[n - 1] if kind == "c"]
+            text = " ".join([part["title"], *(comment.strip("# ") for comment in comments)])
+            lesser = 0.5 if {n for n, _ in part["lines"]} <= script.aside else 1
+            title = f"{part['name']} - {script.path}"
+            found.append(
+                (f"{script.page}#{part['name']}", title, text if family else part["title"], weight * lesser)
+            )
+        for part in script.sections if family else ():
+            for n, line in part["lines"] if part["name"] == "Args" else ():
+                if match := re.fullmatch(r"    (\w+): .*?  # (.*)", line):
+                    flag = match[1].replace("_", "-")
+                    found.append((f"{script.page}#L{n}", f"--{flag} - {script.path}", match[2], weight))
+        return found
+
     def build(self) -> None:
         for folder in ("docs/pictures", "docs/site/assets", "benchmarks/results"):
             shutil.copytree(ROOT / folder, self.out / folder, dirs_exist_ok=True)
@@ -280,26 +451,25 @@ class Site:
             html = re.sub("<th([^>]*)></th>", r"<td\1></td>", html.replace("</table>", "</table></div>"))
             outline = re.findall(r'<h([123]) id="([^"]*)"[^>]*>(.*?)</h', html)
             title = text_of(outline[0][2])
-            self.titles.append((title, page, text_of(html.partition("</h1>")[2]).partition(". ")[0]))
             self.write(page, "document.html", html=Markup(html), outline=outline, title=title)
             for part in re.split(r"(?=<h[123] id=)", html)[1:]:
                 anchor, heading, text = re.match(r'<h. id="([^"]*)".*?>(.*?)</h.>(.*)', part, re.S).groups()
-                self.index.append((f"{page}#{anchor}", f"{text_of(heading)} - {path}", text_of(text)))
+                weight = 3 if path.startswith("docs/") else 2 if path == "README.md" else 1
+                self.index.append((f"{page}#{anchor}", f"{text_of(heading)} - {path}", text_of(text), weight))
         for path in [path for path in self.pages.values() if (ROOT / path).is_file()]:
             (self.out / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, self.out / path)
         for script in self.scripts + self.others:
             self.write(script.page, "script.html", script=script, family=script in self.scripts)
-            for x in script.sections:
-                self.index.append((f"{script.page}#{x['name']}", f"{x['name']} - {script.path}", x["title"]))
+            self.index += self.entries(script)
         for a, b in combinations(self.scripts, 2):
             self.write(self.pair(a, b), "diff.html", a=a, b=b, sections=compare(a, b))
         for tag, (x, *_) in self.notes.items():
-            entry = f"docs/details.html#{tag}", f"{tag} {x['name']}", text_of(PARSER.renderInline(x["what"]))
-            self.index.append(entry)
+            text = text_of(PARSER.renderInline(x["what"]))
+            self.index.append((f"docs/details.html#{tag}", f"{tag} {x['name']}", text, 4))
         self.write("index.html", "home.html")
         self.write("figures.html", "figures.html")
-        self.index.append(("figures.html", "Figures to play with", "clip, ratio, GAE, lambda, CartPole"))
+        self.index.append(("figures.html", "Figures to play with", "clip, ratio, GAE, lambda, CartPole", 3))
         (self.out / "docs/site/assets/index.js").write_text(f"const INDEX = {json.dumps(self.index)};\n")
 
 

@@ -61,8 +61,7 @@ def test_flags_of_each_change_are_others(env, tmp_path, monkeypatch):
             assert module.tyro.cli(module.Args, args=words) != base, name
 
 
-def test_the_page_and_the_notes_say_what_was_measured():
-    assert ablation.NOTES.read_text() == ablation.notes(), "python benchmarks/results.py"
+def test_the_page_says_what_was_measured():
     assert (ROOT / "docs/tuning.md").read_text().count("| nothing changed |") >= 3
 
 

@@ -102,7 +102,8 @@ FORKS = {  # of what, and what is not as there
         "Args Batch Task ppo_loss Agent make_model load_pretrained end_of_turn begin_of_text check_model"
         " logprobs_in_two_ways complete in_pieces split_batch compute_gradients make_task sorting_problems"
         " read_problems names_code load_reward load_reward_model make_judge free_token check_judge"
-        " whole_texts grade decode has_ended match_answers check_scores evaluate warm_start train check check_saved digests"
+        " whole_texts grade decode has_ended match_answers check_scores evaluate warm_start train check"
+        " check_saved digests"
         " check_sources restore show_first_scores write_row close_log make_run_dir save load check_contents"
         " report main",
     ),

@@ -6,24 +6,53 @@ const on = (element, event, act) => element && element.addEventListener(event, a
 
 // Search: the index is loaded when the field is first used, as a script, since file:// cannot fetch.
 const field = $("#site-search"), results = $("#site-results");
-function find() {
-  const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-  results.hidden = !words.length;
-  if (results.hidden || typeof INDEX === "undefined") return;
-  const score = ([page, title, text]) => {
-    const [head, body] = [title.toLowerCase(), text.toLowerCase()];
-    if (!words.every((word) => head.includes(word) || body.includes(word))) return 0;
-    const weight = page.startsWith("docs/details.html#") ? 20 : page.startsWith("tests/") ? 1 : 9;
-    return words.reduce((sum, word) => sum + 20 * head.startsWith(word) + 10 * head.includes(word), weight);
+const SAME = new Map(Object.entries({ environment: "env", custom: "own", multi: "several", hyperparameter: "flag", gpu: "cuda", gae: "general", truncation: "limit" }));
+function stem(word) {
+  const short = word.replace(/(i[sz](ations?|e[sdr]?|ing)|ings?|ed|e?s)$/, (end) => (word.length - end.length > 2 ? "" : end));
+  return SAME.get(short) || short;
+}
+const stems = (text) => (text.toLowerCase().match(/[a-z]+|\d+(\.\d+)*/g) || []).map(stem);
+const tagged = (text) => (text.match(/\b[A-Z]\d+\b/gi) || []).map((tag) => tag.toLowerCase());
+let entries = null;
+function read() {
+  entries ||= INDEX.map(([page, title, text, weight]) => {
+    const head = new Set([...stems(title), ...tagged(title)]);
+    return { page, title, text, weight, head, body: new Set(stems(text)) };
+  });
+  return entries;
+}
+// How well a word fits an entry: as a word of its title or text, or as the beginning of one.
+function fit(word, { head, body }) {
+  if (head.has(word)) return 10;
+  if (body.has(word)) return 4;
+  const begins = (other) => word.length > 2 && other.startsWith(word);
+  if ([...head].some(begins)) return 4;
+  return [...body].some(begins) ? 1 : 0;
+}
+function search(query) {
+  const words = [...new Set([...stems(query.replace(/\b[a-z]\d+\b/gi, "")), ...tagged(query)])];
+  const fits = words.map((word) => read().map((entry) => fit(word, entry)));
+  const rare = fits.map((points) => Math.log(1 + read().length / (1 + points.filter(Boolean).length)));
+  const names = query.toLowerCase().split(/\s+/);
+  const score = (entry, number) => {
+    const found = fits.filter((points) => points[number]).length;
+    const named = names.includes(entry.title.split(" - ")[0].toLowerCase()) ? 20 : 1; // a function, by its name
+    const sum = fits.reduce((total, points, word) => total + points[number] * rare[word], 0);
+    return sum * entry.weight * named * (found / words.length) ** 3 / Math.sqrt(10 + entry.head.size);
   };
-  const found = INDEX.map((entry) => [score(entry), entry]).filter(([points]) => points);
-  found.sort((a, b) => b[0] - a[0]);
+  const found = read().map((entry, number) => ({ ...entry, points: score(entry, number) })).filter((entry) => entry.points);
+  return found.sort((a, b) => b.points - a.points);
+}
+function find() {
+  results.hidden = !field.value.trim();
+  if (results.hidden || typeof INDEX === "undefined") return;
+  const found = search(field.value);
   $("p", results).textContent = `${found.length || "nothing"} found`;
-  $("ol", results).replaceChildren(...found.slice(0, 30).map(([, [page, title, text]]) => {
+  $("ol", results).replaceChildren(...found.slice(0, 30).map(({ page, title, text }) => {
     const item = document.createElement("li"), link = document.createElement("a"), part = document.createElement("span");
     link.href = base + page;
     link.textContent = title;
-    const at = Math.max(0, text.toLowerCase().indexOf(words[0]) - 60);
+    const at = Math.max(0, text.toLowerCase().indexOf(field.value.toLowerCase().split(/\s/)[0]) - 60);
     part.textContent = (at ? "… " : "") + text.slice(at, at + 170);
     link.append(part);
     item.append(link);
@@ -50,20 +79,17 @@ on(document, "keydown", (event) => {
 });
 
 // Scripts
-const narrow = matchMedia("(max-width: 1179px)").matches;
+const narrow = matchMedia(`(max-width: ${document.body.matches(".noted") ? 1519 : 900}px)`).matches; // the outline is above
 const press = (button, pressed) => button && button.setAttribute("aria-pressed", pressed);
-const notes = $$(".note"), openNotes = (open) => notes.forEach((note) => { note.open = open; });
-if (narrow) { openNotes(false); press($("#notes"), false); $$(".outline details").forEach((x) => { x.open = false; }); }
-on($("#notes"), "click", ({ target }) => {
-  const open = target.getAttribute("aria-pressed") !== "true";
-  press(target, open);
-  openNotes(open);
-});
+if (narrow) $$(".outline details").forEach((x) => { x.open = false; });
+on($("#notes"), "click", ({ target }) => press(target, !document.body.classList.toggle("bare")));
+on(document, "keydown", ({ key }) => { if (key === "Escape") $$(".row .note").forEach((note) => { note.open = false; }); });
 const algorithm = (only) => { document.body.classList.toggle("algorithm", only); press($("#algorithm"), only); };
-on($("#algorithm"), "click", ({ target }) => algorithm(target.getAttribute("aria-pressed") !== "true"));
+on($("#algorithm"), "click", ({ target }) => { algorithm(target.getAttribute("aria-pressed") !== "true"); current = -1; });
 function reveal() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!target) return;
+  if (target.matches(".note")) { document.body.classList.remove("bare"); press($("#notes"), true); }
   if (target.checkVisibility && !target.checkVisibility()) algorithm(false);
   for (let x = target; x; x = x.parentElement) if (x.tagName === "DETAILS") x.open = true;
   target.scrollIntoView();
@@ -81,9 +107,11 @@ $$(".copy").forEach((button) => on(button, "click", async () => {
 }));
 
 // Diffs
-const changes = $$(".change");
-let current = -1;
+const all = $$(".change"), firstly = all.length && all.some((x) => !x.matches(".elsewhere"));
+let changes = all, current = -1;
 function go(step) {
+  changes = all.filter((x) => x.checkVisibility());
+  if (!changes.length) return;
   const seen = current < 0 && step > 0 ? changes.findIndex((x) => x.getBoundingClientRect().top > 60) : current + step;
   current = Math.min(Math.max(seen, 0), changes.length - 1);
   changes[current].focus({ preventScroll: true });
@@ -94,13 +122,14 @@ on($("#next"), "click", () => go(1));
 on($("#previous"), "click", () => go(-1));
 on(document, "keydown", (event) => {
   const step = { n: 1, p: -1 }[event.key];
-  if (step && changes.length && !event.ctrlKey && !event.metaKey && !event.target.closest("input, select")) go(step);
+  if (step && all.length && !event.ctrlKey && !event.metaKey && !event.target.closest("input, select")) go(step);
 });
 const unified = (yes) => { document.body.classList.toggle("unified", yes); press($("#unified"), yes); };
 on($("#unified"), "click", ({ target }) => {
   unified(target.getAttribute("aria-pressed") !== "true");
   try { localStorage.unified = document.body.classList.contains("unified") || ""; } catch { /* no storage here */ }
 });
+if (firstly) algorithm(true); // what most come for; the button shows the rest
 try { if (changes.length) unified(Boolean(localStorage.unified)); } catch { /* no storage here */ }
 on($("#compare"), "click", () => {
   if ($("#other")) { location.href = $("#other").value; return; }
