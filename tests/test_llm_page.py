@@ -92,7 +92,7 @@ def test_cispo(only_grpo, tokens):
 
 def test_lines_of_the_six_steps_are_those_of_the_scripts():
     """Of which the document may leave out the last words of a comment."""
-    page = (ROOT / "docs/language.md").read_text().partition("six steps")[2].partition("\n## ")[0]
+    page = (ROOT / "docs/language.md").read_text().partition("in six steps\n")[2].partition("\n## ")[0]
     lines = "".join(re.findall(r"```(?:python|diff)\n(.*?)```", page, re.S)).splitlines()
     names = ("ppo_discrete.py", "variants/ppo_llm.py", "variants/grpo.py")
     sources = "".join((ROOT / name).read_text() for name in names)
