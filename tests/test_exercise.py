@@ -66,6 +66,20 @@ def test_one_is_handed_out_and_graded(run, tmp_path):
     assert "Exercise 1 of" in run()
 
 
+def test_what_is_in_the_way_costs_a_line(run, tmp_path, monkeypatch, capsys):
+    """No pytest, a file that was to count the hints, a folder that cannot be made."""
+    run("7")
+    (tmp_path / "07/hints").write_text("many")
+    assert run("hint").strip() == EXERCISES[6].hint
+    monkeypatch.setattr(exercise.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="no pytest to grade it; pip install -r tests/requirements.txt"):
+        run("check")
+    (tmp_path / "08").touch()
+    with pytest.raises(SystemExit):
+        run("8")
+    assert f"--folder {tmp_path}: " in capsys.readouterr().err
+
+
 def test_one_that_was_begun_is_not_thrown_away(run, tmp_path):
     assert "as you left it" not in run("7")
     path = tmp_path / "07/ppo_discrete.py"

@@ -13,6 +13,7 @@ commands are about the exercise that was handed out last, or about the one whose
 
 import argparse
 import ast
+import importlib.util
 import os
 import random
 import re
@@ -88,6 +89,10 @@ class Exercise:
 
     def passes(self, path: Path) -> bool:
         """Returns whether the test of the mistake passes with this file in the script's place."""
+        if not importlib.util.find_spec("pytest"):
+            raise SystemExit(
+                "exercise.py: there is no pytest to grade it; pip install -r tests/requirements.txt"
+            )
         file, name = self.test.split("::")
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "copy")
@@ -159,7 +164,10 @@ def main() -> None:
             raise SystemExit("All are solved.")
         chosen = random.choice(candidates)
         begun = any(args.folder.glob(f"{chosen.number:02}/*.py"))
-        path = os.path.relpath(chosen.hand_out(args.folder))
+        try:
+            path = os.path.relpath(chosen.hand_out(args.folder))
+        except OSError as error:
+            parser.error(f"--folder {args.folder}: {error}")
         number = f"Exercise {chosen.number} of {len(exercises)}"
         print(f"{number}, {chosen.topic}: one line of {path} is broken.")
         if begun:
@@ -210,7 +218,8 @@ def act(what: str, exercise: Exercise, hints: Path) -> None:
         print("whole: ", short_run(exercise.path, exercise.script), flush=True)
         print("broken:", short_run(path, exercise.script))
     elif what == "hint":
-        number = min(int(hints.read_text()), 3)
+        given = hints.read_text()
+        number = min(int(given), 3) if given.isdecimal() else 0
         hints.write_text(str(number + 1))
         print(exercise.hints()[number])
     elif exercise.passes(path):
