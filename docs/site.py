@@ -52,6 +52,7 @@ TAG = re.compile(r"\b[DEXLGP]\d+\b(?=[DEXLGP\d, ]*\])")  # in brackets
 BLOCK = ast.stmt, ast.ExceptHandler
 # A statement of train with one of these words in its first line is not the algorithm.
 WORDS = "writer wandb bar tqdm print run_dir lock flags refuse check save track log iterations_between_saves"
+PARTS = "setup|storage|rollout|advantages|update|log|wrap up"  # of train
 AROUND = rf"\b({'|'.join(WORDS.split())})\b"
 PATH = ["reinforce_baseline ppo_discrete ppo_continuous trpo", "ppo_discrete ppo_llm grpo dpo reward_model"]
 
@@ -88,42 +89,74 @@ class Script:
     """A file of Python in sections, which are functions, classes, or parts of train."""
 
     def __init__(self, path: Path):
-        self.path, self.name, self.stem = str(path.relative_to(ROOT)), path.name, path.stem
-        self.page, source = self.path.replace(".py", ".html"), path.read_text()
-        tree, self.rows, self.lines = ast.parse(source), source.splitlines(), highlight(source.rstrip("\n"))
-        self.title, self.html = first_paragraph(tree) or self.name, [render(line) for line in self.lines]
-        comments = ((n, text) for n, line in enumerate(self.lines, 1) for kind, text in line if kind == "c")
-        self.tags = {n: tags for n, text in comments if (tags := TAG.findall(text))}  # of each line
+        source = path.read_text()
+        tree = ast.parse(source)
         docstring = ast.get_docstring(tree) or ""
+        self.path = str(path.relative_to(ROOT))
+        self.name = path.name
+        self.stem = path.stem
+        self.page = self.path.replace(".py", ".html")
+        self.title = first_paragraph(tree) or self.name
         self.commands = re.findall(r"^ +((?:python|torchrun|git) .*)", docstring, re.M)
-        self.parent = [*re.findall(rf"git diff --no-index (\S+) {self.path} ", source), ""][0]  # its path
-        nodes = [node for node in tree.body if hasattr(node, "name")]
-        found = [(1, "imports", "Dependencies, imports, constants", 2), (len(self.rows) + 1, "")]
-        for node in nodes:
-            start = min(x.lineno for x in [node, *node.decorator_list])
-            found.append((start, node.name, first_paragraph(node), 2))
+        parents = re.findall(rf"git diff --no-index (\S+) {self.path} ", source)
+        self.parent = parents[0] if parents else ""  # its path
+        self.rows = source.splitlines()
+        self.lines = highlight(source.rstrip("\n"))
+        self.html = [render(line) for line in self.lines]
+        self.tags = {}  # line -> tags
+        for n, line in enumerate(self.lines, 1):
+            tags = [tag for kind, text in line if kind == "c" for tag in TAG.findall(text)]
+            if tags:
+                self.tags[n] = tags
+        self.aside = self.lines_aside(tree)  # lines that are not the algorithm
+        self.sections = [self.section(*bounds) for bounds in pairwise(self.starts(tree))]
+
+    def starts(self, tree: ast.Module) -> list[tuple]:
+        """Where each section begins, its name, its title, and the level of its heading; then the end."""
+        found = [(1, "imports", "Dependencies, imports, constants", 2)]
+        for node in tree.body:
+            if hasattr(node, "name"):
+                first = min(x.lineno for x in [node, *node.decorator_list])
+                found.append((first, node.name, first_paragraph(node), 2))
         for n, row in enumerate(self.rows, 1):
             if row.startswith("# That was the algorithm"):
                 found.append((n, "the-rest", row[2:], 2))
-            elif match := re.fullmatch(r" {4,8}# (setup|storage|rollout|advantages|update|log|wrap up)", row):
-                found.append((n, match[1].replace(" ", "-"), "", 3))
-        self.aside = set()  # lines that are not the algorithm
-        self.sections, aside, around = [], set(), ["imports", "Args", "log", "wrap-up"]
-        blocks = [x for node in nodes if node.name == "train" for x in ast.walk(node) if isinstance(x, BLOCK)]
-        for x in reversed(blocks):  # inner ones first
-            inner = {y.lineno for y in ast.iter_child_nodes(x) if isinstance(y, BLOCK)}
-            if re.search(AROUND, self.rows[x.lineno - 1]) or (inner and inner <= aside):
-                aside |= {*range(x.lineno, x.end_lineno + 1)}
-        for (start, name, title, level), (end, *_) in pairwise(sorted(found)):
-            around += [name] * ("the-rest" in [name, *around])
+            if part := re.fullmatch(rf" {{4,8}}# ({PARTS})", row):
+                found.append((n, part[1].replace(" ", "-"), "", 3))
+        return [*sorted(found), (len(self.rows) + 1, "", "", 2)]
+
+    def lines_aside(self, tree: ast.Module) -> set[int]:
+        """The lines of flags, logging, saving, and of all that is below the fold."""
+        aside = self.statements_aside(tree)
+        below = False
+        for (start, name, *_), (end, *_) in pairwise(self.starts(tree)):
+            below = below or name == "the-rest"
             numbers = range(start, end)
-            for n in reversed(numbers):
-                if name in around or (n + 1 in aside and self.rows[n - 1].strip().startswith("#")):
+            if below or name in ("imports", "Args", "log", "wrap-up"):
+                aside |= {*numbers}
+            for n in reversed(numbers):  # A comment goes where the line below it goes.
+                if n + 1 in aside and self.rows[n - 1].strip().startswith("#"):
                     aside.add(n)
-            runs = [(key, [*run]) for key, run in groupby(numbers, (aside - {*self.tags}).__contains__)]
-            lines = [(n, self.rows[n - 1]) for n in numbers]
-            self.aside |= aside & {*numbers}
-            self.sections.append(dict(name=name, title=title, level=level, lines=lines, runs=runs))
+        return aside - {*self.tags}
+
+    def statements_aside(self, tree: ast.Module) -> set[int]:
+        """The lines of train's statements that are not the algorithm, or have nothing else inside."""
+        trains = [node for node in tree.body if getattr(node, "name", "") == "train"]
+        blocks = [x for node in trains for x in ast.walk(node) if isinstance(x, BLOCK)]
+        aside = set()
+        for block in reversed(blocks):  # Inner ones come first.
+            inner = {x.lineno for x in ast.iter_child_nodes(block) if isinstance(x, BLOCK)}
+            if re.search(AROUND, self.rows[block.lineno - 1]) or (inner and inner <= aside):
+                aside |= {*range(block.lineno, block.end_lineno + 1)}
+        return aside
+
+    def section(self, begin: tuple, end: tuple) -> dict:
+        """A section, whose runs are of lines that are the algorithm, or are not."""
+        start, name, title, level = begin
+        numbers = range(start, end[0])
+        runs = [(key, [*run]) for key, run in groupby(numbers, self.aside.__contains__)]
+        lines = [(n, self.rows[n - 1]) for n in numbers]
+        return dict(name=name, title=title, level=level, lines=lines, runs=runs)
 
 
 def first_paragraph(node: ast.AST) -> str:
