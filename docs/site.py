@@ -97,7 +97,10 @@ class Script:
         self.stem = path.stem
         self.page = self.path.replace(".py", ".html")
         self.title = first_paragraph(tree) or self.name
-        self.commands = re.findall(r"^ +((?:python|torchrun|git) .*)", docstring, re.M)
+        self.language = "from transformers import" in source
+        needed = "variants/requirements.txt" if self.language else "requirements.txt"
+        self.commands = [f"pip install -r {needed}"]
+        self.commands += re.findall(r"^ +((?:python|torchrun|git) .*)", docstring, re.M)
         parents = re.findall(rf"git diff --no-index (\S+) {self.path} ", source)
         self.parent = parents[0] if parents else ""  # its path
         self.rows = source.splitlines()
@@ -156,7 +159,8 @@ class Script:
         numbers = range(start, end[0])
         runs = [(key, [*run]) for key, run in groupby(numbers, self.aside.__contains__)]
         lines = [(n, self.rows[n - 1]) for n in numbers]
-        return dict(name=name, title=title, level=level, lines=lines, runs=runs)
+        whole = {*numbers} <= self.aside
+        return dict(name=name, title=title, level=level, lines=lines, runs=runs, aside=whole)
 
 
 def first_paragraph(node: ast.AST) -> str:
@@ -244,7 +248,7 @@ def read_curves(path: Path) -> list[list[tuple[float, float]]]:
     return [*curves.values()]
 
 
-def draw_curves(curves: list[list[tuple[float, float]]]) -> Markup:
+def draw_curves(name: str, curves: list[list[tuple[float, float]]]) -> Markup:
     """An SVG picture in the page's colours: each seed as a thin line, and their mean."""
     last = max(step for curve in curves for step, _ in curve)
     grid = [last * part / 100 for part in range(1, 101)]
@@ -264,7 +268,8 @@ def draw_curves(curves: list[list[tuple[float, float]]]) -> Markup:
     axes = f'<text x="322" y="14">{high:,.0f}</text><text x="322" y="113">{low:,.0f}</text>'.replace(
         ">-", ">−"
     )
-    axes += f'<text x="318" y="132" text-anchor="end">{last:,.0f} steps</text><text y="132">return</text>'
+    axes += f'<text x="318" y="132" text-anchor="end">{last:,.0f} steps</text>'
+    axes += f'<text y="132">return on {name}, {len(curves)} seeds, and their mean</text>'
     words = f"Returns of {len(curves)} seeds during training, and their mean, which ends at {means[-1]:,.0f}"
     picture = f'<svg class="curves" viewBox="0 0 370 136" role="img" aria-label="{words}">'
     return Markup(f"{picture}{axes}{''.join(lines)}</svg>")
@@ -316,6 +321,7 @@ class Site:
         self.door = tomllib.loads((ROOT / "docs/site/door.toml").read_text())
         self.paper = re.search(r"\((https\S+)\)", details)[1]  # which lists the 37 details
         self.lead = self.documents["README.md"].split("\n\n")[1]
+        self.command = re.search(r"```bash\n(.*)\n", self.documents["README.md"])[1]
         exercises = tomllib.loads((ROOT / "tools/exercises.toml").read_text())
         self.exercises = defaultdict(list)  # script and line -> numbers
         for number, exercise in enumerate(chain(*exercises.values()), 1):
@@ -383,7 +389,7 @@ class Site:
         """A picture of the first of these results; nothing, if there is none."""
         for row in self.learned(script, ""):
             if match := re.search(r"benchmarks/results/\w+\.csv", row[0]):
-                return draw_curves(read_curves(ROOT / match[0]))
+                return draw_curves(text_of(row[0]), read_curves(ROOT / match[0]))
         return Markup("")
 
     def metrics(self, script: Script, page: str) -> list[tuple[str, str]]:
@@ -391,7 +397,7 @@ class Site:
         source = "\n".join(script.rows)
         documents = ["docs/operations.md"]
         documents += ["docs/trust_regions.md"] * (script.stem == "trpo")
-        documents += ["docs/language.md"] * ("transformers" in source)
+        documents += ["docs/language.md"] * script.language
         found = {}
         for document in documents:  # the last one knows best
             text = self.documents[document]
@@ -411,7 +417,8 @@ class Site:
         return ""
 
     def page_of(self, path: str) -> str:
-        return self.pages.get(path, path)
+        file, mark, anchor = path.partition("#")
+        return self.pages.get(file, file) + mark + anchor
 
     def title(self, path: str) -> str:
         """What a page is called."""

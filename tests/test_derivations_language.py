@@ -9,6 +9,8 @@ import pytest
 import torch
 from conftest import ROOT
 
+from variants import grpo
+
 PAGE = (ROOT / "docs/derivations_language.md").read_text()
 V = 4  # tokens
 
@@ -62,10 +64,14 @@ def test_three_estimators_of_a_kl():
 
 
 def test_k3_varies_less_than_k1():
+    """Near the reference; far from it, it may vary much more. (Both have the same mean.)"""
+    squares = lambda p, q: [(p.exp() * k**2).sum() for k in estimators(p, q)]  # noqa: E731
     for _ in range(20):
         p, q, _ = policy_and_reference(0.3)
-        k1, _, k3 = estimators(p, q)
-        assert (p.exp() * k3**2).sum() < (p.exp() * k1**2).sum()  # both have the same mean
+        k1, _, k3 = squares(p, q)
+        assert k3 < k1
+    k1, _, k3 = squares(torch.tensor([0.99, 0.01]).log(), torch.tensor([0.5, 0.5]).log())
+    assert k3 > 10 * k1
 
 
 # ---- 13. As a loss
@@ -82,12 +88,16 @@ def test_gradients_of_the_estimators_as_losses():
 
 
 def test_the_ratio_makes_the_gradient_right():
+    """That of k1, too; not that of k2, and not if the ratio's own gradient is left out."""
     p, q, logits = policy_and_reference()
     old = torch.randn(V).log_softmax(0)  # the policy that has sampled, of some steps ago
-    _, _, k3 = estimators(p, q)
-    loss = (old.exp() * (p - old).exp() * k3).sum()
-    close(loss, kl(p, q))
-    close(slope(loss, logits), slope(kl(p, q), logits))
+    ratio, wanted = (p - old).exp(), slope(kl(p, q), logits)
+    k1, k2, k3 = estimators(p, q)
+    for k in (k1, k3):
+        close((old.exp() * ratio * k).sum(), kl(p, q))
+        close(slope((old.exp() * ratio * k).sum(), logits), wanted)
+    for wrong in (ratio * k2, ratio.detach() * k3):
+        assert (slope((old.exp() * wrong).sum(), logits) - wanted).abs().max() > 0.01
 
 
 # ---- 14. As a reward, and over several tokens
@@ -113,17 +123,21 @@ def test_a_loss_takes_the_prefix_as_given():
 
 
 def test_k1_is_right_as_a_reward_and_k3_is_not():
+    """For a token itself; for those before it, k3 would do."""
+    p, q, logits = policy_and_reference()
+    k1, _, k3 = (k.detach() for k in estimators(p, q))
+    reward = lambda k: slope((p.exp().detach() * k * p).sum(), logits)  # noqa: E731
+    forward, backward = slope(kl(p, q), logits), slope(kl(q, p), logits)
+    close(reward(k1), forward)
+    close(reward(k3), forward - backward)
     (first, second), (first_ref, second_ref), logits = two_tokens()
     whole = slope(kl(first, first_ref) + (first.exp() * kl(second, second_ref)).sum(), logits)
     answers = (first[:, None] + second).exp().detach()
-    found = []
-    for estimator in (0, 2):
-        now = estimators(first, first_ref)[estimator].detach()[:, None]
-        then = estimators(second, second_ref)[estimator].detach()
-        returns = first[:, None] * (now + then) + second * then  # each token answers for what follows
-        found.append(slope((answers * returns).sum(), logits))
-    close(found[0], whole)
-    assert (found[1] - whole).abs().max() > 0.05
+    now, _, _ = (k.detach()[:, None] for k in estimators(first, first_ref))
+    then, _, later = (k.detach() for k in estimators(second, second_ref))
+    for following in (then, later):
+        returns = first[:, None] * (now + following) + second * then
+        close(slope((answers * returns).sum(), logits), whole)
 
 
 # ---- 15. The group as a baseline
@@ -147,14 +161,24 @@ def test_the_group_is_a_baseline_but_for_a_factor():
     close(slope(grpo, logits), (1 - 1 / n) * wanted)
 
 
-def test_dividing_by_the_deviation_raises_an_arcsine():
+def weight_of(p, n):
+    """By how much the gradient of p, the chance to be right, is multiplied: a mean over all groups of n."""
+    total = 0.0
+    for right in range(n + 1):
+        chance = math.comb(n, right) * p**right * (1 - p) ** (n - right)
+        scores = np.repeat([1.0, 0.0], [right, n - right])
+        slopes = np.where(scores == 1, 1 / p, -1 / (1 - p))  # of the log-probability, by p
+        total += chance * np.mean(grpo.group_advantages(scores, n, True) * slopes)
+    return total
+
+
+def test_what_dividing_by_the_deviation_weighs():
     for chance in (0.01, 0.5, 0.9):
         p = torch.tensor(chance, requires_grad=True)
         close(1 / (p * (1 - p)).sqrt(), slope(2 * p.sqrt().arcsin(), p))
-    weight = lambda p: 1 / math.sqrt(p * (1 - p))  # noqa: E731
-    assert weight(0.01) / weight(0.5) == pytest.approx(5, abs=0.1)
-    right = np.random.default_rng(0).random((20_000, 64)) < 0.3  # and groups of 64 are large enough
-    assert np.mean(right.std(1)) == pytest.approx(math.sqrt(0.3 * 0.7), rel=0.02)
+    for n, ratio in ((2, 1.0), (8, 1.41), (1000, 4.96)):
+        assert weight_of(0.01, n) / weight_of(0.5, n) == pytest.approx(ratio, abs=0.01)
+    assert weight_of(0.3, 1000) == pytest.approx(1 / math.sqrt(0.3 * 0.7), rel=0.01)
 
 
 # ---- 16. GSPO
@@ -165,16 +189,32 @@ def test_the_geometric_mean_is_no_importance_weight():
     old = torch.randn(V).log_softmax(0), torch.randn(V, V).log_softmax(1)
     chance = (old[0][:, None] + old[1]).exp()
     product = (first[:, None] + second).exp() / chance
-    root = product**0.5
     close((chance * product).sum(), 1.0)
-    assert (chance * root).sum() < 0.99
-    spread = lambda ratio: (chance * (ratio - (chance * ratio).sum()) ** 2).sum()  # noqa: E731
-    assert spread(root) < spread(product)
+    assert (chance * product**0.5).sum() < 0.99
+    # Answers end after the first token, with another probability than before; or after a second, certain one.
+    before, after = torch.tensor([0.1, 0.9]), torch.tensor([0.9, 0.1])
+    close((before * (after / before) ** torch.tensor([1.0, 0.5])).sum(), 1.2)
     same, scores = (first[:, None] + second).exp().detach(), torch.randn(V, V)
-    at_old = ((first[:, None] + second).exp() / same) ** 0.5
-    close(at_old, torch.ones(V, V))
+    root = ((first[:, None] + second).exp() / same) ** 0.5
+    close(root, torch.ones(V, V))
     gradient = slope(((first[:, None] + second).exp() * scores).sum(), logits)
-    close(slope((same * at_old * scores).sum(), logits), gradient / 2)
+    close(slope((same * root * scores).sum(), logits), gradient / 2)
+
+
+def test_the_spread_of_the_geometric_mean_shrinks_with_the_length():
+    """That of the product grows; tokens are independent."""
+    old, new, _ = policy_and_reference(0.5)
+    old, ratios = old.exp().detach(), (new - old).exp().detach()
+    spreads = []
+    for length in range(1, 7):
+        chances, products = (
+            torch.stack(torch.meshgrid(*[x] * length, indexing="ij")).prod(0) for x in (old, ratios)
+        )
+        roots = products ** (1 / length)
+        spreads.append([(chances * (x - (chances * x).sum()) ** 2).sum().item() for x in (products, roots)])
+    products, roots = zip(*spreads, strict=True)
+    assert list(products) == sorted(products) and list(roots) == sorted(roots, reverse=True)
+    assert products[5] > 6 * products[0] > 6 * 3 * roots[5]
 
 
 # ---- 17 and 18. Preferences
@@ -183,14 +223,16 @@ def test_the_geometric_mean_is_no_importance_weight():
 def test_bradley_terry():
     """The scores that explain choices best are the true ones, but for a constant."""
     scores = torch.randn(V)
-    margins = scores[:, None] - scores
-    close(margins.sigmoid(), scores.exp()[:, None] / (scores.exp()[:, None] + scores.exp()))
-    guess = scores + 7 + 0 * torch.randn(V)
-    guess.requires_grad_()
-    guessed = guess[:, None] - guess
-    close(slope(-(margins.sigmoid() * guessed.sigmoid().log()).sum(), guess), torch.zeros(V))
+    choices = (scores[:, None] - scores).sigmoid()
+    close(choices, scores.exp()[:, None] / (scores.exp()[:, None] + scores.exp()))
+    loss = lambda x: -(choices * (x[:, None] - x).sigmoid().log()).sum()  # noqa: E731
+    assert all(loss(scores + torch.randn(V)) > loss(scores) for _ in range(20))
+    close(loss(scores + 7), loss(scores))
     margin = torch.tensor(0.3, requires_grad=True)
     close(slope(-margin.sigmoid().log(), margin), margin.sigmoid() - 1)
+    agreed = torch.tensor([1.0, 0.0])  # who is never contradicted may have any lead
+    leads = [-((lead * agreed)[0] - (lead * agreed)[1]).sigmoid().log() for lead in (1.0, 10.0, 100.0)]
+    assert leads[0] > leads[1] > leads[2]
 
 
 def best_policy(reference, scores, beta):
@@ -237,9 +279,9 @@ def test_page_and_tests_name_each_other():
 
 
 def test_lines_are_those_of_the_scripts():
-    names = ("ppo_llm", "grpo", "dpo", "reward_model")
-    sources = [(ROOT / f"variants/{name}.py").read_text() for name in names]
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    """Of the script that is named before them."""
+    blocks = re.findall(r"`variants/(\w+)\.py`[^`]*(?:`[^`\n]+`[^`]*)*?```python\n(.*?)```", PAGE, re.S)
     assert len(blocks) == 6
-    for line in "".join(blocks).splitlines():
-        assert any(f" {line.strip()}\n" in source for source in sources), line
+    for name, block in blocks:
+        source = (ROOT / f"variants/{name}.py").read_text()
+        assert all(f" {line.strip()}\n" in source for line in block.splitlines()), name

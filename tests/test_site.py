@@ -152,13 +152,18 @@ def test_a_tag_leads_to_its_line_and_unfolds_its_note(page):
         page.go(f"{script}.html")
         tops = "() => [...document.querySelectorAll('.l')].map(x => x.getBoundingClientRect().top + scrollY)"
         before = page.evaluate(tops)
+        page.locator(".l a[href='#note-D05']").click()
+        page.keyboard.press("Escape")  # and open again by the same click
         for link in page.locator(".l a[href^='#note-']").all():
+            link.scroll_into_view_if_needed()
+            place = page.evaluate("scrollY")
             link.click()
+            assert page.evaluate("scrollY") == place
             tag = link.text_content()
             line, note = page.locator(f".row:has(#note-{tag}) .l"), page.locator(f"#note-{tag}")
             page.wait_for_function("tag => document.querySelector(`#note-${tag}`).open", arg=tag)
             y = line.bounding_box()["y"]
-            assert 50 < y < 800 and abs(note.bounding_box()["y"] - y) <= 2
+            assert 50 < y < 890 and abs(note.bounding_box()["y"] - y) <= 2
             assert line.evaluate("x => getComputedStyle(x).backgroundColor") != "rgba(0, 0, 0, 0)"
             assert page.locator(".note[open]").count() == 1
         assert page.evaluate(tops) == before
@@ -204,7 +209,7 @@ def test_a_script_page_begins_with_what_the_script_does(site):
 
 def test_the_door_leads_to_every_script_and_document(reading_room, tmp_path):
     room = reading_room.Site(tmp_path)
-    listed = [path for group in room.door["documents"] for path, _ in group["pages"]]
+    listed = [path for group in room.door["documents"] for path, *_ in group["pages"]]
     assert sorted(listed) == sorted(room.documents)
     assert {*room.adds} == {script.name for script in room.scripts}
     assert {*room.formulas} <= {*room.notes}
@@ -213,6 +218,25 @@ def test_the_door_leads_to_every_script_and_document(reading_room, tmp_path):
     tree = html[html.index('class="tree"') : html.index('id="diffs"')]
     assert all(tree.count(f'href="{script.page}"') == 1 for script in room.scripts)
     assert html.index("I want to understand PPO") < html.index('class="tree"')
+
+
+@pytest.mark.parametrize("width", [800, 1440])
+def test_the_notes_can_be_left_out(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.go("ppo_discrete.html")
+    notes = page.locator(".note summary")
+    for visible in (False, True):
+        page.click("#notes")
+        assert {note.is_visible() for note in notes.all()} == {visible}
+
+
+def test_what_is_found_fits_on_a_phone(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.go("index.html")
+    page.fill("#site-search", "gae")
+    page.wait_for_selector("#site-results a")
+    box = page.locator("#site-results").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
 
 
 def test_only_the_algorithm(page):
@@ -296,18 +320,20 @@ QUERIES = {  # what people type, and the beginning of a page that is to be among
     "value clipping": "docs/details.html#D09",
     "learning rate": "docs/details.html#D04",
     "learning rate schedule": "docs/details.html#D04",
-    "resume": "ppo_discrete.html#L",
-    "checkpoint": "ppo_discrete.html#L",
-    "video": "ppo_discrete.html#L",
-    "evaluate": "ppo_discrete.html#evaluate",
+    "resume": "reinforce_baseline.html#L",
+    "checkpoint": "reinforce_baseline.html#L",
+    "video": "reinforce_baseline.html#L",
+    "evaluate": "reinforce_baseline.html#evaluate",
     "time limit": "docs/details.html#E1",
     "truncation": "docs/details.html#E1",
-    "clip": "docs/details.html#X1",
+    "clip": "docs/details.html#D",
+    "huggingface": "docs/language",
+    "what is an advantage": "docs/details.html#D05",
     "clipped objective": "docs/details.html#D08",
     "entropy": "docs/details.html#D10",
     "advantage": "docs/details.html#D05",
     "tensorboard": "docs/operations.html",
-    "seed": "ppo_discrete.html#L",
+    "seed": "reinforce_baseline.html#L",
     "atari": "ppo_atari.html",
     "frame stack": "docs/details.html#D20",
     "reward model": "variants/reward_model.html",
@@ -345,6 +371,7 @@ def test_what_people_look_for_is_found(page):
         if not any(name.startswith(target) for name in found):
             missed[query] = found
     assert not missed
+    assert page.evaluate("search('td3')") == []  # no words that are only near
     pages = page.evaluate("search('clip').map(x => x.page)")
     ranks = {name: [i for i, x in enumerate(pages) if x.startswith(name)] for name in ("docs/", "tests/")}
     assert np.median(ranks["docs/"]) < np.median(ranks["tests/"])

@@ -6,18 +6,19 @@ const on = (element, event, act) => element && element.addEventListener(event, a
 
 // Search: the index is loaded when the field is first used, as a script, since file:// cannot fetch.
 const field = $("#site-search"), results = $("#site-results");
-const SAME = new Map(Object.entries({ environment: "env", custom: "own", multi: "several", hyperparameter: "flag", gpu: "cuda", gae: "general", truncation: "limit" }));
+const SAME = new Map(Object.entries({ environment: "env", custom: "own", multi: "several", hyperparameter: "flag", gpu: "cuda",
+  gae: "general", truncation: "limit", huggingface: "hug" }));
+const SMALL = new Set("a an and are do for from how i in is it my of on or the to what with".split(" "));
 function stem(word) {
   const short = word.replace(/(i[sz](ations?|e[sdr]?|ing)|ings?|ed|e?s)$/, (end) => (word.length - end.length > 2 ? "" : end));
-  return SAME.get(short) || short;
+  const single = short.replace(/([b-df-hj-np-tv-z])\1$/, "$1"); // clipped is clip
+  return SAME.get(single) || single;
 }
-const stems = (text) => (text.toLowerCase().match(/[a-z]+|\d+(\.\d+)*/g) || []).map(stem);
-const tagged = (text) => (text.match(/\b[A-Z]\d+\b/gi) || []).map((tag) => tag.toLowerCase());
+const stems = (text) => (text.toLowerCase().match(/[a-z0-9]+/g) || []).map(stem);
 let entries = null;
 function read() {
   entries ||= INDEX.map(([page, title, text, weight]) => {
-    const head = new Set([...stems(title), ...tagged(title)]);
-    return { page, title, text, weight, head, body: new Set(stems(text)) };
+    return { page, title, text, weight, head: new Set(stems(title)), body: new Set(stems(text)) };
   });
   return entries;
 }
@@ -30,10 +31,11 @@ function fit(word, { head, body }) {
   return [...body].some(begins) ? 1 : 0;
 }
 function search(query) {
-  const words = [...new Set([...stems(query.replace(/\b[a-z]\d+\b/gi, "")), ...tagged(query)])];
+  const all = [...new Set(stems(query))], large = all.filter((word) => !SMALL.has(word));
+  const words = large.length ? large : all;
   const fits = words.map((word) => read().map((entry) => fit(word, entry)));
   const rare = fits.map((points) => Math.log(1 + read().length / (1 + points.filter(Boolean).length)));
-  const names = query.toLowerCase().split(/\s+/);
+  const names = query.toLowerCase().split(/\s+/).filter((name) => name.includes("_"));
   const score = (entry, number) => {
     const found = fits.filter((points) => points[number]).length;
     const named = names.includes(entry.title.split(" - ")[0].toLowerCase()) ? 20 : 1; // a function, by its name
@@ -41,17 +43,27 @@ function search(query) {
     return sum * entry.weight * named * (found / words.length) ** 3 / Math.sqrt(10 + entry.head.size);
   };
   const found = read().map((entry, number) => ({ ...entry, points: score(entry, number) })).filter((entry) => entry.points);
-  return found.sort((a, b) => b.points - a.points);
+  return together(found.sort((a, b) => b.points - a.points));
+}
+// What several scripts have, a flag say, is one entry.
+function together(found) {
+  const first = new Map();
+  for (const entry of found) {
+    const key = `${entry.title.split(" - ")[0]} ${entry.text}`;
+    if (first.has(key)) first.get(key).others += 1;
+    else first.set(key, { ...entry, others: 0 });
+  }
+  return [...first.values()];
 }
 function find() {
   results.hidden = !field.value.trim();
   if (results.hidden || typeof INDEX === "undefined") return;
   const found = search(field.value);
   $("p", results).textContent = `${found.length || "nothing"} found`;
-  $("ol", results).replaceChildren(...found.slice(0, 30).map(({ page, title, text }) => {
+  $("ol", results).replaceChildren(...found.slice(0, 30).map(({ page, title, text, others }) => {
     const item = document.createElement("li"), link = document.createElement("a"), part = document.createElement("span");
     link.href = base + page;
-    link.textContent = title;
+    link.textContent = others ? `${title}, and in ${others} more` : title;
     const at = Math.max(0, text.toLowerCase().indexOf(field.value.toLowerCase().split(/\s/)[0]) - 60);
     part.textContent = (at ? "… " : "") + text.slice(at, at + 170);
     link.append(part);
@@ -83,6 +95,14 @@ const narrow = matchMedia(`(max-width: ${document.body.matches(".noted") ? 1519 
 const press = (button, pressed) => button && button.setAttribute("aria-pressed", pressed);
 if (narrow) $$(".outline details").forEach((x) => { x.open = false; });
 on($("#notes"), "click", ({ target }) => press(target, !document.body.classList.toggle("bare")));
+// A tag opens and closes its note; nothing moves, for both are on the screen.
+$$('.l a[href^="#note-"]').forEach((link) => on(link, "click", (event) => {
+  const note = document.getElementById(link.hash.slice(1));
+  event.preventDefault();
+  document.body.classList.remove("bare");
+  press($("#notes"), true);
+  note.open = !note.open;
+}));
 on(document, "keydown", ({ key }) => { if (key === "Escape") $$(".row .note").forEach((note) => { note.open = false; }); });
 const algorithm = (only) => { document.body.classList.toggle("algorithm", only); press($("#algorithm"), only); };
 on($("#algorithm"), "click", ({ target }) => { algorithm(target.getAttribute("aria-pressed") !== "true"); current = -1; });
