@@ -269,9 +269,9 @@ def draw_curves(name: str, curves: list[list[tuple[float, float]]]) -> Markup:
         ">-", ">−"
     )
     axes += f'<text x="318" y="132" text-anchor="end">{last:,.0f} steps</text>'
-    axes += f'<text y="132">return on {name}, {len(curves)} seeds, and their mean</text>'
+    axes += f'<text y="148">return on {name}, {len(curves)} seeds, and their mean</text>'
     words = f"Returns of {len(curves)} seeds during training, and their mean, which ends at {means[-1]:,.0f}"
-    picture = f'<svg class="curves" viewBox="0 0 370 136" role="img" aria-label="{words}">'
+    picture = f'<svg class="curves" viewBox="0 0 370 152" role="img" aria-label="{words}">'
     return Markup(f"{picture}{axes}{''.join(lines)}</svg>")
 
 
