@@ -265,9 +265,8 @@ def draw_curves(name: str, curves: list[list[tuple[float, float]]]) -> Markup:
         return f'<polyline class="{kind}" points="{points}"/>'
 
     lines = [line(returns, "thin") for returns in sampled] + [line(means, "main")]
-    axes = f'<text x="322" y="14">{high:,.0f}</text><text x="322" y="113">{low:,.0f}</text>'.replace(
-        ">-", ">−"
-    )
+    top, bottom = (f"{x:,.0f}".replace("-", "−") for x in (high, low))
+    axes = f'<text x="322" y="14">{top}</text><text x="322" y="113">{bottom}</text>'
     axes += f'<text x="318" y="132" text-anchor="end">{last:,.0f} steps</text>'
     axes += f'<text y="148">return on {name}, {len(curves)} seeds, and their mean</text>'
     words = f"Returns of {len(curves)} seeds during training, and their mean, which ends at {means[-1]:,.0f}"

@@ -620,7 +620,7 @@ def warn_of_bounds(envs: gym.vector.VectorEnv, args: Args) -> None:
     low = envs.unwrapped.action_space.low.astype(float)
     high = envs.unwrapped.action_space.high.astype(float)
     beside = (low > 1) | (high < -1)
-    narrow = high - low < 0.2
+    narrow = high - low < 0.2  # nearly every action would be cut
     wide = (high - low > 20) & (high - low < 1e30)  # a wider one is as good as none
     if (beside | narrow | wide).any():
         print(f"{args.env_id}: actions begin around 0 +- 1, far from their bounds: RescaleAction helps")

@@ -127,7 +127,7 @@ $$(".copy").forEach((button) => on(button, "click", async () => {
 }));
 
 // Diffs
-const all = $$(".change"), firstly = all.length && all.some((x) => !x.matches(".elsewhere"));
+const all = $$(".change"), algorithmFirst = all.length && all.some((x) => !x.matches(".elsewhere"));
 let changes = all, current = -1;
 function go(step) {
   changes = all.filter((x) => x.checkVisibility());
@@ -149,7 +149,7 @@ on($("#unified"), "click", ({ target }) => {
   unified(target.getAttribute("aria-pressed") !== "true");
   try { localStorage.unified = document.body.classList.contains("unified") || ""; } catch { /* no storage here */ }
 });
-if (firstly) algorithm(true); // what most come for; the button shows the rest
+if (algorithmFirst) algorithm(true); // what most come for; the button shows the rest
 try { if (changes.length) unified(Boolean(localStorage.unified)); } catch { /* no storage here */ }
 on($("#compare"), "click", () => {
   if ($("#other")) { location.href = $("#other").value; return; }
