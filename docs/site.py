@@ -328,6 +328,7 @@ class Site:
                 for n, row in enumerate(script.rows, 1):
                     if script.stem == exercise["script"] and exercise["line"] in row:
                         self.exercises[script.stem, n].append(number)
+        self.walks = {path.stem for path in ROOT.glob("docs/site/assets/walks/*.js")}  # recorded iterations
         self.adds = {}  # script -> what it adds to its parent, in README's words
         for file, adds in re.findall(r"^\| `(\S+)` \| (.*?) \|", self.documents["README.md"], re.M):
             self.adds[file] = adds
@@ -508,6 +509,9 @@ class Site:
             self.index.append((f"docs/details.html#{tag}", f"{tag} {x['name']}", text, 4))
         self.write("index.html", "home.html")
         self.write("figures.html", "figures.html")
+        self.write("learn.html", "learn.html")
+        about = "CartPole, train, learn, clip, epsilon, lambda, gamma, epochs, JavaScript, in the browser, live"
+        self.index.append(("learn.html", "PPO that learns in this page", about, 3))
         self.index.append(("figures.html", "Figures to play with", "clip, ratio, GAE, lambda, CartPole", 3))
         (self.out / "docs/site/assets/index.js").write_text(f"const INDEX = {json.dumps(self.index)};\n")
 

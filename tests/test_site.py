@@ -61,9 +61,8 @@ def page(browser, site):
     page, wrong = context.new_page(), []
     page.on("console", lambda message: wrong.append(f"{page.url}: {message.text}"))
     page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
-    page.on(
-        "request", lambda x: x.url.startswith((site.as_uri(), "data:")) or wrong.append(f"request: {x.url}")
-    )
+    own = (site.as_uri(), "data:", "blob:")
+    page.on("request", lambda x: x.url.startswith(own) or wrong.append(f"request: {x.url}"))
     page.set_default_timeout(20_000)
     page.go = lambda path: page.goto(f"{site.as_uri()}/{path}")
     yield page
