@@ -428,7 +428,7 @@ class Site:
             return path
         if path.startswith("diffs/"):
             return Path(path).stem.replace("--", " to ")
-        return "Figures to play with"
+        return {"learn.html": "PPO that learns in this page"}.get(path, "Figures to play with")
 
     def pair(self, *scripts: Script) -> str:
         return "diffs/{}--{}.html".format(*(x.stem for x in sorted(scripts, key=self.scripts.index)))
@@ -479,6 +479,16 @@ class Site:
                     found.append((f"{script.page}#L{n}", f"--{flag} - {script.path}", match[2], weight))
         return found
 
+    def with_figures(self, html: str, page: str) -> str:
+        """A document with figures to play with: at <!-- live NAME -->, in place of a picture after it."""
+        parts = self.templates.get_template("figure_parts.html").module
+
+        def figure(match):
+            part = getattr(parts, match[1])(relative(".", page) + "/")
+            return f'<div class="figure">{part}</div>'
+
+        return re.sub(r"<!-- live (\w+) -->\n?(?:<picture>.*?</picture>)?", figure, html, flags=re.S)
+
     def build(self) -> None:
         for folder in ("docs/pictures", "docs/site/assets", "benchmarks/results"):
             shutil.copytree(ROOT / folder, self.out / folder, dirs_exist_ok=True)
@@ -489,6 +499,7 @@ class Site:
                 html = html.replace(f"<td>{tag}</td>", f'<td id="{tag}">{tag}</td>', 1)
             html = html.replace("<table>", '<div class=wide tabindex=0 role=group aria-label="Table"><table>')
             html = re.sub("<th([^>]*)></th>", r"<td\1></td>", html.replace("</table>", "</table></div>"))
+            html = self.with_figures(html, page)
             outline = re.findall(r'<h([123]) id="([^"]*)"[^>]*>(.*?)</h', html)
             title = text_of(outline[0][2])
             self.write(page, "document.html", html=Markup(html), outline=outline, title=title)
@@ -510,7 +521,9 @@ class Site:
         self.write("index.html", "home.html")
         self.write("figures.html", "figures.html")
         self.write("learn.html", "learn.html")
-        about = "CartPole, train, learn, clip, epsilon, lambda, gamma, epochs, JavaScript, in the browser, live"
+        about = (
+            "CartPole, train, learn, clip, epsilon, lambda, gamma, epochs, JavaScript, in the browser, live"
+        )
         self.index.append(("learn.html", "PPO that learns in this page", about, 3))
         self.index.append(("figures.html", "Figures to play with", "clip, ratio, GAE, lambda, CartPole", 3))
         (self.out / "docs/site/assets/index.js").write_text(f"const INDEX = {json.dumps(self.index)};\n")

@@ -1,7 +1,10 @@
-"""Exercises: each is a mutant, in the order of the page; one is handed out, hinted at, and graded."""
+"""Exercises are mutants, in the order of the page, or functions to write; one is handed out and graded."""
 
 import re
+import shutil
+import subprocess
 import sys
+import tomllib
 
 import pytest
 from conftest import ROOT
@@ -11,6 +14,8 @@ sys.path.append(str(ROOT / "tools"))
 import exercise  # noqa: E402
 
 EXERCISES = exercise.read()
+BLANKS = {blank.name: blank for blank in exercise.read_blanks()}
+VERSIONS = tomllib.loads((ROOT / "tests/functions.toml").read_text())
 
 
 def test_each_exercise_is_a_mutant_of_one_line():
@@ -18,7 +23,7 @@ def test_each_exercise_is_a_mutant_of_one_line():
     for x in EXERCISES:
         same = [mutant for mutant in MUTANTS if (mutant.line, mutant.broken) == (x.line, x.broken)]
         [mutant] = [mutant for mutant in same if x.script in scripts_of(mutant)][:1]
-        assert x.test == (mutant.test or named_in_the_table(mutant.subject, x.script)), x.number
+        assert x.tests == [mutant.test or named_in_the_table(mutant.subject, x.script)], x.number
         assert x.source.count(x.line) == 1, x.number
         whole, broken = x.source.splitlines(), x.source.replace(x.line, x.broken).splitlines()
         assert [n for n, pair in enumerate(zip(whole, broken, strict=True), 1) if len({*pair}) > 1] == [x.at]
@@ -109,3 +114,95 @@ def test_topics_and_mistakes(run, tmp_path, capsys):
     solve(tmp_path, *range(1, 51))
     with pytest.raises(SystemExit, match="All are solved"):
         run()
+
+
+def test_a_function_that_is_handed_out_has_its_docstring_and_nothing_else():
+    assert {*BLANKS} == {*VERSIONS} and len(BLANKS) > 14
+    page = (ROOT / "docs/exercises.md").read_text()
+    for name, blank in BLANKS.items():
+        assert f"`{name}`" in page and blank.why.endswith(".") and len(blank.questions) == 3
+        whole, given = blank.source.splitlines(), blank.handed_out().splitlines()
+        gap = given.index(blank.gap())
+        assert given[:gap] == whole[:gap] and given[gap + 1 :] == whole[gap + len(whole) - len(given) + 1 :]
+        assert given[gap - 1].endswith(('"""', ":")) and given[gap + 1] in ("", "    @torch.no_grad()")
+        assert blank.hints()[-1].count("\n") > 5
+        for body in (*VERSIONS[name]["right"], VERSIONS[name]["wrong"]):
+            compile(blank.with_body(body), name, "exec")
+
+
+@pytest.mark.long
+def test_a_function_is_handed_out_and_graded(run, tmp_path):
+    """The name of the test, its line and what was wrong are told; another right version passes."""
+    assert "Write act, at line" in run("write")
+    assert "Write adapt, at line" in run("adapt")
+    path, blank = tmp_path / "adapt/ppo_penalty.py", BLANKS["adapt"]
+    assert path.read_text() == blank.handed_out()
+    with pytest.raises(SystemExit):
+        run("check")
+    path.write_text(blank.with_body(VERSIONS["adapt"]["wrong"]))
+    with pytest.raises(SystemExit):
+        run("check", "adapt")
+    assert [run("hint") for _ in range(3)] == [f"{question}\n" for question in blank.questions]
+    assert "min(max(beta, 1e-4), 1e4)" in run("hint")
+    path.write_text(blank.with_body(VERSIONS["adapt"]["right"][0]))
+    assert "Solved" in run("check") and "adapt solved" in run("--list")
+    assert "Write act" in run("write")
+
+
+def test_what_failed_is_told(capsys):
+    """The name in words, the line, and what was wrong with it."""
+    exercise.tell(
+        "F\n____ test_beta_can_always_come_back[ppo_penalty] ____\ntests/test_penalty.py:20: in test\n"
+        "    assert beta > 0\nE   assert 0.0 > 0\n1 failed in 2.00s\n"
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "test beta can always come back[ppo_penalty]",
+        "    assert beta > 0",
+        "    assert 0.0 > 0",
+        "1 failed in 2.00s",
+    ]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the project, in which functions are replaced."""
+    folder = tmp_path_factory.mktemp("functions") / "copy"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*exercise.UNUSED))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLANKS)
+def test_every_test_fails_without_the_function_and_other_words_pass(copy, name):
+    """Two right versions pass; the classic mistake fails by a name that says it."""
+    blank, versions = BLANKS[name], VERSIONS[name]
+
+    def grade(source):
+        target = copy / blank.path.relative_to(ROOT)
+        target.write_text(source)
+        files = {f"tests/{test.split('::')[0]}.py" for test in blank.tests}
+        words = " or ".join(test.split("::")[1] for test in blank.tests)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            *files,
+            "-k",
+            words,
+        ]
+        command += ["--script", blank.script, "-m", "not slow"]
+        result = subprocess.run(command, cwd=copy, capture_output=True, text=True).stdout
+        target.write_text(blank.source)
+        return result.strip().splitlines()[-1], re.findall(r"^FAILED \S+::(\w+)", result, re.M)
+
+    last, _ = grade(blank.handed_out())
+    assert re.match(r"\d+ failed, (\d+ deselected )?in|\d+ failed, \d+ deselected in", last), last
+    for body in versions["right"]:
+        last, _ = grade(blank.with_body(body))
+        assert re.match(r"\d+ passed", last), last
+    _, failed = grade(blank.with_body(versions["wrong"]))
+    assert any(versions["fails"] in test for test in failed)

@@ -522,6 +522,19 @@ def test_the_clip_is_that_of_autograd(page):
         assert ("clipped, there is" in page.text_content("#clip-case")) == (slopes[2] == 0)
 
 
+def test_figures_stand_in_the_text_that_is_about_them(page):
+    """The clip in place of its picture, GAE and the ratios beside their formulas; on GitHub, pictures."""
+    page.go("docs/five_fixes.html")
+    for name, after in (("gae-plot", "fix-3"), ("clip-plot", "fix-5"), ("ratio-plot", "fix-5")):
+        figure = f"document.getElementById('{name}')"
+        above = f"(heading) => heading.compareDocumentPosition({figure}) & 4"
+        found = page.evaluate(f"[...document.querySelectorAll('h2')].findLast({above}).id")
+        assert found.startswith(after) and page.locator(f"#{name} :is(polyline, rect)").count() > 2
+    assert not page.locator("img[src*=clip_]").count() and page.locator("img[src*=fix_noise]").count()
+    page.locator("#ratio").fill("0.5")
+    assert "not clipped" in page.locator("#clip-case").inner_text()
+
+
 def test_gae_is_that_of_the_scripts(page):
     page.go("figures.html")
     rewards, values = np.array([[1.0], [0], [2]]), np.array([[2.0], [1.5], [2.5], [1]])
@@ -605,6 +618,8 @@ def test_nothing_is_inaccessible(page, scheme, width):
         "diffs/ppo_atari--ppo_atari_lstm",
         "docs/details",
         "figures",
+        "learn",
+        "docs/five_fixes",
         "tests/test_gae",
     ]
     for path in kinds:

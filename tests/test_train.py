@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -148,11 +149,18 @@ def test_returns_are_those_of_whole_episodes(script, make_args):
 
 
 def test_evaluation_plays_one_whole_episode_per_env(script, make_args):
-    """Of 1 to 20 steps, the t-th of which pays t."""
+    """Of 1 to 20 steps, the t-th of which pays t: the first of each env, also where it is a long one."""
     args = make_args(script, env_id=toy(script, "Dice"), eval_episodes=20)
     returns = script.evaluate(make_agent_of(script, args), args)
-    assert len(returns) == 20 and len(set(returns)) > 5
-    assert set(returns) <= {t * (t + 1) / 2 for t in range(1, 21)}
+    expected = []
+    for seed in script.seed_everything(args.seed, "evaluation", 20):
+        env, over, length = gym.make(args.env_id), False, 0
+        env.reset(seed=seed)
+        while not over:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            over, length = terminated or truncated, length + 1
+        expected.append(length * (length + 1) / 2)
+    assert returns == expected and len(set(returns)) > 5
 
 
 def test_evaluation_is_greedy_if_asked(script, make_args):

@@ -1,7 +1,12 @@
 "use strict";
 const number = (id) => Number($(`#${id}`).value);
 const sum = (list) => list.reduce((a, b) => a + b, 0);
-const listen = (ids, draw) => { ids.split(" ").forEach((id) => on($(`#${id}`), "input", draw)); draw(); };
+// Draw now and whenever one of these is moved, if the page has this figure.
+function listen(ids, draw) {
+  const elements = ids.split(" ").map((id) => document.getElementById(id));
+  elements.forEach((element) => on(element, "input", draw));
+  if (elements[0]) draw();
+}
 
 // The clip
 function clip(ratio, epsilon, A) {
@@ -130,10 +135,12 @@ on($("#push-right"), "click", () => shove(0.5));
 on($("#play"), "click", () => { if (fallen) startAgain(); run(!running); });
 on($("#step"), "click", () => { run(false); advance(); });
 on($("#reset"), "click", startAgain);
-$("#agent-size").textContent = [FIGURES.agent.actor, FIGURES.agent.critic].flat(Infinity).length;
-$("#agent-return").textContent = FIGURES.agent.mean_return;
-startAgain();
-if (!matchMedia("(prefers-reduced-motion: reduce)").matches && "IntersectionObserver" in window) {
-  const seen = new IntersectionObserver(([entry]) => { if (entry.isIntersecting) { run(true); seen.disconnect(); } });
-  seen.observe($("#cart"));
+if ($("#cart")) {
+  $("#agent-size").textContent = [FIGURES.agent.actor, FIGURES.agent.critic].flat(Infinity).length;
+  $("#agent-return").textContent = FIGURES.agent.mean_return;
+  startAgain();
+  if (!matchMedia("(prefers-reduced-motion: reduce)").matches && "IntersectionObserver" in window) {
+    const seen = new IntersectionObserver(([entry]) => { if (entry.isIntersecting) { run(true); seen.disconnect(); } });
+    seen.observe($("#cart"));
+  }
 }
