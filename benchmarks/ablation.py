@@ -36,7 +36,7 @@ from common import (
     sweep,
     write_rows,
 )
-from compare import bootstrap, improvement, interval, number, style
+from compare import bootstrap, corrected, improvement, interval, number, style
 
 TABLE = tomllib.loads((ROOT / "benchmarks/ablation.toml").read_text())
 CSV = RESULTS / "ablation_runs.csv"
@@ -111,15 +111,25 @@ def default_of(flag: str, env: str) -> float:
 
 
 def measured(tags: str) -> dict[str, dict[str, tuple[str, np.ndarray, tuple]]]:
-    """{change: {env: tag, returns over all of training, and whether they are better than without it}}."""
-    rows, found = read_dicts(CSV), {}
+    """{change: {env: tag, returns over all of training, how probably better, and p, of as many tests}}."""
+    rows, tests = read_dicts(CSV), []
     for env in TABLE["envs"]:
+        base = of(rows, env, "nothing", "whole")
         for name in complete(rows, env):
             change, values = change_in(name, env), of(rows, env, name, "whole")
-            if re.fullmatch(tags, change["tag"]):
-                better = improvement(values, of(rows, env, "nothing", "whole"))
-                found.setdefault(change["what"], {})[env] = change["tag"], values, better
+            if name != "nothing" and re.fullmatch(tags, change["tag"]):
+                tests.append((change, env, values, *improvement(values, base)))
+    chances, found = corrected([p for *_, p in tests]), {}
+    for (change, env, values, better, _), p in zip(tests, chances, strict=True):
+        found.setdefault(change["what"], {})[env] = change["tag"], values, (better, p)
     return found
+
+
+def mark(better: float, p: float) -> str:
+    """What a reader is told: worse or better than without the change, or nothing, for it may be chance."""
+    if p > 0.05:
+        return ""
+    return "worse" if better < 0.5 else "better"
 
 
 def chance(envs: dict[str, tuple]) -> float:
@@ -130,7 +140,7 @@ def chance(envs: dict[str, tuple]) -> float:
 def overview(what: str) -> str:
     """Details, or values of one flag, in all envs: returns over all of training, in the mean over seeds.
 
-    In bold print: a seed is probably worse than one without the change; with an arrow: better.
+    In bold print: seeds are worse than without the change, by more than chance; with an arrow: better.
     """
     rows, details = read_dicts(CSV), what == "details"
     found = measured(DETAILS if details else what)
@@ -140,9 +150,9 @@ def overview(what: str) -> str:
         tags = ", ".join(dict.fromkeys(tag for tag, *_ in found[change].values()))
         line = lines[change] = [tags, change]
         for env in base:
-            _, values, (_, low, high) = found[change].get(env, ("", None, (0, 0, 0)))
+            _, values, test = found[change].get(env, ("", None, (0.5, 1)))
             shown = "" if values is None else number(values.mean())
-            line.append(f"**{shown}**" if shown and high < 0.5 else shown + "\xa0↑" * (low > 0.5))
+            line.append({"worse": f"**{shown}**", "better": f"{shown}\xa0↑", "": shown}[mark(*test)])
     heads = ["tag", "change", *(env.partition("-")[0] for env in base)]
     if details:
         return markdown(heads, lines.values())
@@ -165,12 +175,12 @@ def ranking(env: str) -> str:
     names.sort(key=lambda name: -of(rows, env, name, "whole").mean())
     for name in names:
         change, whole = change_in(name, env), of(rows, env, name, "whole")
-        better, low, high = improvement(whole, base)
-        beside = "" if name == "nothing" else f"{better:.2f} [{low:.2f}, {high:.2f}]"
+        better, p = improvement(whole, base)
+        beside = ["", ""] if name == "nothing" else [f"{better:.2f}", f"{p:.2g}"]
         evaluation = of(rows, env, name, "evaluation")
         both = [f"{number(x.mean())} {interval(x)}" for x in (whole, evaluation)]
-        lines.append([change["tag"], change["what"], *both, beside])
-    heads = ["tag", "change", "all of training", "final policy", "better than unchanged"]
+        lines.append([change["tag"], change["what"], *both, *beside])
+    heads = ["tag", "change", "all of training", "final policy", "better than unchanged", "p"]
     return markdown(heads, lines)
 
 
@@ -192,8 +202,8 @@ def draw(theme: dict):
         above.axvspan(*bootstrap(base), color=theme["muted"], alpha=0.2, linewidth=0)
         for y, change in enumerate(order):
             if env in details[change]:
-                _, values, (_, _, high) = details[change][env]
-                colour = theme["other"] if high < 0.5 else theme["ours"]
+                _, values, test = details[change][env]
+                colour = theme["other"] if mark(*test) == "worse" else theme["ours"]
                 above.plot(bootstrap(values), [y, y], color=colour, linewidth=1.6)
                 above.plot(values, [y] * len(values), "|", color=colour, markersize=5, alpha=0.5)
                 above.plot(values.mean(), y, "o", color=colour, markersize=4.5)
@@ -221,7 +231,7 @@ def draw(theme: dict):
     legend = grid[1, 0].legend(loc="center right", bbox_to_anchor=(-0.3, 0.5), title_fontsize=SIZE, **words)
     legend.get_title().set_color(theme["muted"])
     words = "point: mean of the seeds, each a stroke; line: its 95 % interval; grey: nothing changed;"
-    words += " orange: a seed is probably worse"
+    words += " orange: worse by more than chance"
     figure.text(0.01, 0.015, words, color=theme["muted"], size=SIZE)
     return figure
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -61,17 +62,45 @@ def table(out):
 
 
 def test_the_probability_of_an_improvement_by_hand():
-    """Wins among all pairs, ties count half; its interval is that of resampled seeds."""
+    """Wins among all pairs, ties count half; p counts the arrangements of seeds that are as far apart."""
     a, b = np.array([3.0, 5.0]), np.array([1.0, 3.0, 4.0])
     assert compare.improvement(a, b)[0] == pytest.approx((1 + 0.5 + 0 + 3) / 6)
     assert compare.improvement(b, a)[0] == pytest.approx(1 - 4.5 / 6)
-    assert compare.improvement(b + 10, a) == (1, 1, 1)
-    draws = [itertools.product(x, repeat=len(x)) for x in (a, b)]
-    means = [
-        np.mean(np.greater.outer(x, y) + 0.5 * np.equal.outer(x, y))
-        for x, y in itertools.product(*map(list, draws))
-    ]
-    np.testing.assert_allclose(compare.improvement(a, b)[1:], np.quantile(means, [0.025, 0.975]), atol=0.05)
+    assert compare.improvement(b + 10, a) == (1, pytest.approx(2 / math.comb(5, 2)))
+    a, b = np.array([1.0, 2.0, 6.0, 7.0]), np.array([3.0, 4.0, 5.0, 8.0, 9.0])
+    both = np.concatenate([a, b])
+    differences = []
+    for places in itertools.combinations(range(9), 4):
+        rest = np.delete(both, places)
+        differences.append(abs(np.greater.outer(both[list(places)], rest).mean() - 0.5))
+    better, p = compare.improvement(a, b)
+    assert p == pytest.approx(np.mean(np.array(differences) >= abs(better - 0.5) - 1e-9))
+
+
+@pytest.mark.parametrize("seeds", range(3, 11))
+def test_without_a_difference_one_comparison_in_twenty_is_marked_at_most(seeds):
+    """Also with equal seeds, which are permuted; and of many comparisons at once, after the correction."""
+    random = np.random.default_rng(seeds)
+    chances = []
+    for _ in range(1000):
+        a, b = random.normal(size=(2, seeds))
+        chances.append(compare.improvement(a, b)[1])
+    assert np.mean(np.array(chances) <= 0.05) <= 0.06
+    tables = np.array(chances).reshape(50, 20)
+    assert np.mean([(compare.corrected(row) <= 0.05).any() for row in tables]) <= 0.12
+    ties = [compare.improvement(*random.integers(4, size=(2, seeds)))[1] for _ in range(60)]
+    assert np.mean(np.array(ties) <= 0.05) <= 0.12
+
+
+def test_what_ten_seeds_can_see_and_five_cannot():
+    """A difference as large as the spread of the seeds: half of the cases, and a quarter."""
+    random = np.random.default_rng(0)
+    for seeds, share in ((5, 0.24), (10, 0.52)):
+        found = [
+            compare.improvement(random.normal(size=seeds) + 1, random.normal(size=seeds))[1] <= 0.05
+            for _ in range(1500)
+        ]
+        assert np.mean(found) == pytest.approx(share, abs=0.04)
 
 
 def test_a_table_by_hand(make_run, run):
@@ -87,7 +116,7 @@ def test_a_table_by_hand(make_run, run):
     assert best["whole training"] == "60.6"  # of a ramp from 1.2 to 120
     assert (best["steps to 80.0, median"], other["steps to 80.0, median"]) == ("73k", "never")
     assert (best["seeds that get there"], other["seeds that get there"]) == ("3", "0")
-    assert "A seed of gamma 0.9 is better than one of gamma 0.5 with probability 1.00 (95 % interval 1" in out
+    assert "A seed of gamma 0.9 is better than one of gamma 0.5 with probability 1.00 (p = 0.1)" in out
     assert "Intervals of fewer than ten seeds are too narrow; here are as few as 3." in out
     assert (run("runs")[1]).count("steps to 108.0") == 1  # 90 % of the way from 0.6 to 120
 
@@ -170,7 +199,7 @@ def test_two_seeds_are_called_two(make_run, run):
     _, out, _ = run("runs")
     row = table(out)["gamma 0.99"]
     assert (row["seeds"], row["95 % interval"]) == ("2", "–")
-    assert "(too few seeds for an interval)" in out and "here are as few as 2." in out
+    assert "(too few seeds for a test)" in out and "here are as few as 2." in out
     assert compare.of_seeds(1) == "1 seed" and compare.of_seeds(2) == "2 seeds"
 
 
