@@ -8,7 +8,7 @@
 #     "tqdm==4.70.1",
 # ]
 # ///
-"""Which is better? Runs in groups of seeds, as a picture and a table, with what chance may have done.
+"""Which is better? Runs in groups of seeds, as a picture and a table, and what may be chance.
 
     python tools/compare.py runs/sweep                        # every run in there, grouped by what differs
     python tools/compare.py mine=runs/a theirs=runs/b         # or by names of your own
