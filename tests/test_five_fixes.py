@@ -43,14 +43,15 @@ def test_each_rung_is_one_change_away_from_the_one_below():
 
 def test_the_one_number_of_each_fix_is_that_of_the_tables():
     said = re.findall(r"^\*\*One number\.\*\*.*$", PAGE, re.M)
-    bold = [re.findall(r"\*\*([−\d.]+)\*\*", line) for line in said]
+    bold = [re.findall(r"\*\*([−\d.]+|no signal)\*\*", line) for line in said]
     rows = {row.split(" | ")[0]: row.split(" | ") for row in re.findall(r"^\| (\+? ?\w.*) \|$", PAGE, re.M)}
     noise = []
     for name in ("REINFORCE", "+ critic", "+ GAE"):
         [row] = re.findall(rf"^\| {re.escape(name)} \| .*noise of the gradient \*\*([\d.]+)", PAGE, re.M)
-        noise.append(f"{float(row):.0f}")
+        measured = float(row)  # on 100 rollouts, which is corrected
+        noise.append("no signal" if measured >= 100 else f"{measured / (1 - measured / 100):.0f}")
     assert [numbers[0] for numbers in bold[:3]] == noise
-    assert f"from {noise[0]} to" in said[1] and f"from {noise[1]} to" in said[2]
+    assert f"from {noise[1]} to" in said[2]
     whole = [
         re.search(rf"^\| {re.escape(x)} \| .*effective|^\| {re.escape(x)} \| .*explained", PAGE, re.M)
         for x in ("+ GAE", "+ reuse")
