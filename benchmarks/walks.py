@@ -76,6 +76,7 @@ class Recorder:
         self.log = next(n for n, row in enumerate(self.rows, 1) if row.strip() == "# log")
         self.statements = {}  # line -> first and last line of its statement, or of its head
         self.targets = {}  # statement -> names of the variables that it assigns, or assigns to a part of
+        self.bodies = {}  # head of a loop or a branch -> first and last line of what is inside
         self.loops = []  # (variable, first and last line) of each for loop
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.stmt) and node.lineno < end:
@@ -87,6 +88,8 @@ class Recorder:
                 self.statements |= dict.fromkeys(range(head[0], head[1] + 1), head)
                 names = [x for target in targets(node) for x in ast.walk(target) if isinstance(x, ast.Name)]
                 self.targets[head] = {x.id for x in names}
+                if isinstance(node, (ast.For, ast.If, ast.While)):
+                    self.bodies[head] = body[0].lineno, body[-1].end_lineno
                 if isinstance(node, ast.For):
                     self.loops.append((ast.unparse(node.target), node.lineno, node.end_lineno))
         self.train = self.words = None  # the frame of train; each token as text
@@ -116,7 +119,7 @@ class Recorder:
             loop = next(loop for loop in self.loops if loop[0] == "iteration")
             if line == loop[1] or line >= self.log:
                 if self.recording and line >= self.log:
-                    self.finish(frame)
+                    self.finish(frame, line)
                     self.recording = False
             elif frame.f_locals.get("iteration") == self.iteration and not self.steps and not self.recording:
                 self.recording = True
@@ -126,18 +129,24 @@ class Recorder:
             return self.follow
         statement = self.statements.get(line, (line, line))
         if event == "return":
-            self.finish(frame, {"returned": returned})
+            self.finish(frame, line, {"returned": returned})
             del self.before[frame]
             self.running.pop(frame, None)
         elif event == "line" and self.running.get(frame) != statement:
-            self.finish(frame)
+            self.finish(frame, line)
             self.running[frame] = statement
         return self.follow
 
-    def finish(self, frame, more=None):
-        """The statement that ran in this frame is a step."""
-        if self.running.get(frame):
-            self.add(frame, self.running[frame], more)
+    def finish(self, frame, line: int, more=None):
+        """The statement that ran in this frame is a step; line is the next one that does."""
+        statement = self.running.get(frame)
+        if not statement:
+            return
+        goes_in = None
+        if statement in self.bodies:
+            first, last = self.bodies[statement]
+            goes_in = first <= line <= last
+        self.add(frame, statement, more, goes_in)
 
     def variables(self, frame) -> dict[str, np.ndarray]:
         found = {}
@@ -146,13 +155,20 @@ class Recorder:
                 found |= arrays(name, value)
         return found
 
-    def add(self, frame, statement: tuple, more=None) -> None:
-        """A step: what has changed since the frame's last one."""
+    def add(self, frame, statement: tuple, more=None, goes_in=None) -> None:
+        """A step: what it assigned, or what else has changed since the frame's last one.
+
+        goes_in says whether a loop or a branch has gone inside.
+        """
         before, now = self.before[frame], self.variables(frame)
         assigned = self.targets.get(statement, ())
         changed = {}
-        for name, x in now.items():
-            if name.partition(".")[0] in assigned or not same(before.get(name), x):
+        for name, x in now.items() if goes_in is not False else ():
+            whole, _, part = name.partition(".")
+            if part in ("tokens", "attended") or whole in ("tokens", "attended"):
+                continue  # words stand over the other tables
+            # Others may share their memory with what is assigned.
+            if whole in assigned if assigned else not same(before.get(name), x):
                 changed[name] = x
         self.before[frame] = now
         for name, value in (more or {}).items():
@@ -162,7 +178,7 @@ class Recorder:
         made = []
         for name, x in changed.items():
             made.append([name, self.value(x, before.get(name)), self.place(frame, x.shape)])
-        self.steps.append([*statement, made, frame.f_code.co_name])
+        self.steps.append([*statement, made, frame.f_code.co_name, goes_in])
 
     def value(self, array: np.ndarray, old: np.ndarray | None = None) -> int:
         """The number of a value in the list of all: its shape, and its numbers to four digits.
@@ -304,6 +320,10 @@ def record(name: str, iteration: int, flags: str) -> dict:
         answers = known["tokens"][:, -known["mask"].shape[1] :].tolist()
         walk["words"] = [[decode([token]) for token in row] for row in answers]
         walk["prompts"] = [problem["prompt"] for problem in known.get("problems", [])]
+    elif "pairs" in known:
+        batch, decode = known["batch"], known["agent"].tokenizer.decode
+        rows = zip(batch.tokens.flatten(0, 1), batch.attended.flatten(0, 1), strict=True)
+        walk["texts"] = [decode(tokens[attended]) for tokens, attended in rows]
     elif "T" in known:
         walk["size"] = [known["T"], known["N"]]
     return walk

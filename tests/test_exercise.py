@@ -107,7 +107,12 @@ def test_topics_and_mistakes(run, tmp_path, capsys):
     solve(tmp_path, 12, 13, 14, 16)
     for _ in range(9):
         assert "Exercise 15 of 50" in run("time limits")
-    for words, answer in [(["51"], "no number from 1 to 50"), (["hint", "7"], "hand it out first")]:
+    first = "hand it out first: python tools/exercise.py 7"
+    for words, answer in [
+        (["51"], "no number from 1 to 50"),
+        (["write", "nosuch"], "nosuch is no number from 1 to 50, no function"),
+        (["hint", "7"], first),
+    ]:
         with pytest.raises(SystemExit):
             run(*words)
         assert answer in capsys.readouterr().err
@@ -131,7 +136,7 @@ def test_a_function_that_is_handed_out_has_its_docstring_and_nothing_else():
 
 
 @pytest.mark.long
-def test_a_function_is_handed_out_and_graded(run, tmp_path):
+def test_a_function_is_handed_out_and_graded(run, tmp_path, capsys):
     """The name of the test, its line and what was wrong are told; another right version passes."""
     assert "Write act, at line" in run("write")
     assert "Write adapt, at line" in run("adapt")
@@ -142,6 +147,7 @@ def test_a_function_is_handed_out_and_graded(run, tmp_path):
     path.write_text(blank.with_body(VERSIONS["adapt"]["wrong"]))
     with pytest.raises(SystemExit):
         run("check", "adapt")
+    assert "test beta can always come back" in capsys.readouterr().out
     assert [run("hint") for _ in range(3)] == [f"{question}\n" for question in blank.questions]
     assert "min(max(beta, 1e-4), 1e4)" in run("hint")
     path.write_text(blank.with_body(VERSIONS["adapt"]["right"][0]))
@@ -149,11 +155,35 @@ def test_a_function_is_handed_out_and_graded(run, tmp_path):
     assert "Write act" in run("write")
 
 
+def test_where_and_why_it_failed_is_told(capsys):
+    """A line of one's own that raises; what numpy expected and found, without the rest."""
+    exercise.tell(
+        "____ test_x ____\ntests/test_gae.py:9: in test_x\n    f()\nppo_discrete.py:121: in compute_gae\n"
+        "    delta = reward\nE   NameError: name 'reward' is not defined\n1 failed in 1.00s\n",
+        "ppo_discrete.py",
+    )
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "    line 121: delta = reward",
+        "    NameError: name 'reward' is not defined",
+    ]
+    wrong = (
+        "Not equal to tolerance",
+        "",
+        "Mismatched elements: 1 / 6",
+        " ACTUAL: array([2.])",
+        " DESIRED: array([1.])",
+    )
+    exercise.tell("__ test_x __\n" + "".join(f"E   {line}\n" for line in wrong) + "1 failed\n", "a.py")
+    told = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert told[1:4] == ["Not equal to tolerance", "ACTUAL: array([2.])", "DESIRED: array([1.])"]
+
+
 def test_what_failed_is_told(capsys):
     """The name in words, the line, and what was wrong with it."""
     exercise.tell(
         "F\n____ test_beta_can_always_come_back[ppo_penalty] ____\ntests/test_penalty.py:20: in test\n"
-        "    assert beta > 0\nE   assert 0.0 > 0\n1 failed in 2.00s\n"
+        "    assert beta > 0\nE   assert 0.0 > 0\n1 failed in 2.00s\n",
+        "ppo_penalty.py",
     )
     assert capsys.readouterr().out.splitlines() == [
         "test beta can always come back[ppo_penalty]",

@@ -37,7 +37,7 @@ class Walk:
 
     def all(self, name, function=None):
         """Each value that was recorded under a name, with the samples that its rows are of."""
-        for *_, made, where in self.steps:
+        for *_, made, where, _ in self.steps:
             for key, number, places in made:
                 if key == name and where == (function or where) and (self.size_of(number) or not places + 1):
                     yield self.value(number), self.places[places] if places >= 0 else None
@@ -155,7 +155,7 @@ def test_forward_and_back(walking):
     """The line that is lit is the one that ran, and the table has what it made."""
     page, walk = walking("ppo_discrete.html"), Walk(FIRST)  # noqa: F811
     for step, key in zip([0, 1, 2, 3, 2, 1], ["Right"] * 3 + ["Left"] * 3, strict=True):
-        first, last, made, _ = walk.steps[step]
+        first, last, made, *_ = walk.steps[step]
         lit = page.locator(".lit").evaluate_all("lines => lines.map((line) => line.id)")
         assert lit == [f"L{n}" for n in range(first, last + 1)]
         names = page.locator("#walk-values .made figcaption code").all_inner_texts()
@@ -175,8 +175,10 @@ def test_advantages_fill_from_the_bottom_and_a_line_leads_to_its_next_run(walkin
         assert {sample // 2 for sample in new} <= {t}
         line = page.evaluate("walks[0].steps[stops[here][0]][0]")
         page.click(f"#L{line} code")
-    read = "rows => rows.map((row) => [...row.cells].map((x) => Number(x.innerText.replace('−', '-'))))"
-    table = page.locator(".made figure", has_text="advantages").locator("tr").evaluate_all(read)
+    read = """rows => rows.map((row) => [...row.querySelectorAll("td")])
+        .map((cells) => cells.map((x) => Number(x.innerText.replace("−", "-"))))"""
+    rows = page.locator(".made figure", has_text="advantages").locator("tr").evaluate_all(read)
+    table = [row for row in rows if row]  # the first one has the steps
     step = page.evaluate("stops[here][0]")
     [number] = [number for name, number, _ in walk.steps[step][2] if name == "advantages"]
     assert np.array(table) == pytest.approx(walk.value(number).T, rel=0.01, abs=0.01)
@@ -189,17 +191,37 @@ def test_a_sample_is_followed_from_its_reward_to_its_share_of_the_loss(walking):
     page.locator(".made td[data-sample]").first.click()
     assert page.locator("#walk-followed b").inner_text() == "step 0, env 0" and sample == 0
     minibatch = next(k for k, (_, places) in enumerate(walk.all("gain")) if sample in places)
-    gains = [step for step, (*_, made, _) in enumerate(walk.steps) if "gain" in [name for name, *_ in made]]
+    gains = [
+        step for step, (*_, made, _, _) in enumerate(walk.steps) if "gain" in [name for name, *_ in made]
+    ]
     page.evaluate("step => goTo(step)", gains[minibatch])
     gain, places = [*walk.all("gain")][minibatch]
     told = page.locator("#walk-followed").inner_text().replace("−", "-")
     share = -gain[places.index(sample)] / len(places)
-    assert float(re.search(r"over 5 is (-?[\d.]+)\.", told)[1]) == pytest.approx(share, rel=0.01, abs=1e-3)
+    assert float(re.search(r"adds (-?[\d.]+) to policy_loss", told)[1]) == pytest.approx(
+        share, rel=0.01, abs=1e-3
+    )
     assert {"ratio", "advantages", "returns", "logprobs"} <= {*re.findall(r"[a-z_]+", told)}
     outlined = page.locator(".followed").evaluate_all(
         "cells => cells.map((cell) => Number(cell.dataset.sample))"
     )
     assert outlined and {*outlined} == {sample}
+
+
+@pytest.mark.long
+def test_loops_branches_and_what_is_old(walking):
+    """A loop that is over, a branch that is left out; rows of the rollout before are told apart."""
+    page = walking("ppo_discrete.html", "if timeout.any():")
+    assert "left out" in page.locator("#walk-values").inner_text()
+    page.evaluate(
+        "goTo(stops.findIndex(([k]) => walks[0].text(k).startsWith('for n in') && !walks[0].steps[k][4]))"
+    )
+    assert "the loop is over" in page.locator("#walk-values").inner_text()
+    page.evaluate("goTo(stops.findIndex(([k]) => walks[0].text(k).startsWith('dones[t] = done')))")
+    old = page.locator(".made td.old").evaluate_all("cells => cells.map((x) => Number(x.dataset.sample))")
+    assert sorted(old) == [*range(2, 20)]
+    page.evaluate("goTo(stops.length - 1)")
+    assert page.locator("#walk-where").inner_text().endswith("epoch 2, minibatch 4")
 
 
 @pytest.mark.long
@@ -213,6 +235,9 @@ def test_both_files_of_a_diff_walk_together(walking):
     )
     columns = page.locator("#walk-values > div pre").all_inner_texts()
     assert columns[0] == columns[1] == "returns = advantages + old_values[:T]"
+    page.locator("#walk-values > div").first.locator("td[data-sample]").first.click()
+    assert page.locator("#walk-followed b").inner_text().startswith("reinforce_baseline.py: ")
+    assert not page.locator("#walk-values > div").last.locator(".followed").count()
     shared = page.evaluate("stops.filter(([a, b]) => a !== null && b !== null).length")
     assert shared > 100 and page.evaluate("stops.length") > shared
 

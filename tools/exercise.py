@@ -35,6 +35,7 @@ FLAGS = {  # A short run has these; other scripts have as many timesteps in thei
     "ppo_llm": "",
     "grpo": "",
 }
+NOISE = ("#", "AssertionError:", "The test ", "script=")  # Of what pytest says, this helps nobody.
 COUNT = 50  # This many exercises have a broken line.
 UNUSED = (".*", "runs", "wandb", "__pycache__", "site", "exercises", "pictures")  # Tests run without.
 
@@ -108,6 +109,11 @@ class Exercise:
             raise SystemExit(
                 "exercise.py: there is no pytest to grade it; pip install -r tests/requirements.txt"
             )
+        try:
+            compile(path.read_text(), str(path), "exec")
+        except SyntaxError as error:
+            print(f"{path}, line {error.lineno}: {error.msg}")
+            return False
         files = dict.fromkeys(f"tests/{test.split('::')[0]}.py" for test in self.tests)
         names = [test.split("::")[1] for test in self.tests]
         with tempfile.TemporaryDirectory() as folder:
@@ -117,10 +123,14 @@ class Exercise:
             command = [sys.executable, "-m", "pytest", "-qx", "--tb=short", "-p", "no:cacheprovider"]
             command += [*files, "-k", " or ".join(names), "--script", self.script]
             command += ["-m", "not slow", f"--basetemp={folder}/tmp"]
-            result = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+            try:
+                result = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=180)
+            except subprocess.TimeoutExpired:
+                print("The tests took more than three minutes: is there a loop that never ends?")
+                return False
         if result.returncode not in (0, 1):
             raise SystemExit(f"the tests could not run:\n{result.stdout}{result.stderr}")
-        tell(result.stdout)
+        tell(result.stdout, path.name)
         return result.returncode == 0
 
 
@@ -164,18 +174,33 @@ class Blank(Exercise):
         return [*self.questions, f"In {place}, the function is\n\n{function}\n\n{self.why}"]
 
 
-def tell(output: str) -> None:
-    """Prints which test failed, the line of its assertion, what was wrong, and how many passed."""
+def tell(output: str, script: str) -> None:
+    """Prints which test failed, where, why, and how many passed."""
     lines = output.strip().splitlines()
     failed = re.search(r"^_+ (?:\w+\.)?(test_\w+)(.*?) _+$", output, re.M)
     if failed:
         name, case = failed.groups()
         print(name.replace("_", " ") + case)
-        wrong = [line[1:].strip() for line in lines if line.startswith("E ")]
-        asserted = [line.strip() for line in lines if line.startswith("    assert ")]
-        for line in asserted[-1:] + wrong[:4]:
-            print(f"    {line}")
+        for line in [*find_places(output, script), *find_reasons(lines)]:
+            print(f"    {line[:120]}")
     print(lines[-1])
+
+
+def find_places(output: str, script: str) -> list[str]:
+    """Returns the line of the script that raised an exception, or else that of the assertion."""
+    places = re.findall(rf"^{re.escape(script)}:(\d+): in \w+\n +(.*)$", output, re.M)
+    if places:
+        line, code = places[-1]
+        return [f"line {line}: {code}"]
+    return [line.strip() for line in re.findall(r"^    assert .*$", output, re.M)[-1:]]
+
+
+def find_reasons(lines: list[str]) -> list[str]:
+    """Returns what pytest says was wrong: the first line, and what was expected and found."""
+    said = [line[1:].strip() for line in lines if line.startswith("E ")]
+    said = [line for line in said if line and not line.startswith(NOISE)]
+    numbers = [line for line in said[1:] if re.match(r"ACTUAL|DESIRED|Failing|\w+=", line)]
+    return said[:1] + (numbers or said[1:4])[:8]
 
 
 def read() -> list[Exercise]:
@@ -212,7 +237,7 @@ def main() -> None:
     )
     what = "a number, a topic, write, a function, run, hint, check, or next"
     parser.add_argument("what", nargs="?", default="next", help=what)
-    parser.add_argument("name", nargs="?", help="of the exercise, for run, hint and check")
+    parser.add_argument("name", nargs="?", help="of the exercise, for write, run, hint and check")
     parser.add_argument(
         "--list", action="store_true", help="show topics, numbers, functions, and what is solved"
     )
@@ -229,16 +254,20 @@ def main() -> None:
     elif args.what in ("run", "hint", "check"):
         hints = find_hints(args.folder, args.name)
         if hints is None:
-            parser.error("hand it out first")
+            what = args.name or "write"
+            parser.error(f"hand it out first: python tools/exercise.py {what}")
         act(args.what, exercises[hints.parent.name], hints)
     else:
-        candidates = find_candidates(args.what, topics, solved)
+        what = args.what
+        if what == "write" and args.name:
+            what = args.name
+        candidates = find_candidates(what, topics, solved)
         if candidates is None:
             numbers = f"no number from 1 to {COUNT}, no function of --list"
-            parser.error(f"{args.what} is {numbers}, and none of {', '.join(topics)}")
+            parser.error(f"{what} is {numbers}, and none of {', '.join(topics)}")
         if not candidates:
             raise SystemExit("All are solved.")
-        chosen = candidates[0] if args.what == "write" else random.choice(candidates)
+        chosen = candidates[0] if what == "write" else random.choice(candidates)
         begun = any(args.folder.glob(f"{chosen.name}/*.py"))
         try:
             path = os.path.relpath(chosen.hand_out(args.folder))
@@ -281,7 +310,7 @@ def find_candidates(what: str, topics: dict[str, list[Exercise]], solved: set[st
         choice[exercise.name] = [exercise]
     found = choice.get(what, choice.get(what.zfill(2)))
     unsolved = [exercise for exercise in found or () if exercise.name not in solved]
-    return unsolved or found
+    return unsolved if what == "write" else unsolved or found
 
 
 def act(what: str, exercise: Exercise, hints: Path) -> None:

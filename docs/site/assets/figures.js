@@ -49,7 +49,8 @@ function drawGae() {
   label("gamma", show(gamma, 2));
   label("lambda", show(lambda, 2));
   const rewards = [0, 1, 2].map((t) => number(`r${t}`)), values = [0, 1, 2, 3].map((t) => number(`v${t}`));
-  if ($("#end").checked) values[3] = 0;
+  if ($("#end").checked) values[3] = 0; // whatever stands there
+  $("#v3").disabled = $("#end").checked;
   const { errors, advantages } = gae(rewards, values.slice(0, 3), values.slice(1), [0, 0, 0], gamma, lambda);
   $$("#gae-table tbody tr").forEach((row, t) => {
     if (t < 3) [row.cells[3].textContent, row.cells[4].textContent] = [show(errors[t]), show(advantages[t])];

@@ -12,7 +12,7 @@ const PRESETS = {
 };
 const SEEDS = 3, MOST = 60_000;
 const { CartPole, forward, softmax, makeRandom } = ppo();
-let args, runs = [], workers = [], actor = null;
+let args, runs = [[]], workers = [], actor = null;
 
 // What a worker does: it trains one seed. Messages bring new flags, or say that it may go on.
 function work() {
@@ -38,7 +38,7 @@ const source = `"use strict"; ${ppo}; (${work})();`;
 const at = (id) => Number($(`#${id}`).value);
 function readArgs() {
   args = { ...args, lambda: at("l-lambda"), gamma: at("l-gamma"), epochs: at("l-epochs"), rate: 10 ** at("l-rate"),
-    clip: $("#l-clips").checked ? at("l-epsilon") : Infinity, bootstrap: $("#l-limits").checked, baseline: $("#l-baseline").checked };
+    clip: $("#l-clips").checked ? at("l-epsilon") : Infinity, bootstrap: $("#l-limits").checked, baseline: $("#l-baseline").checked, normAdv: $("#l-norm").checked, edge: at("l-epsilon") };
   args.minibatches = args.epochs > 1 || args.clip < Infinity ? 4 : 1;
   label("l-lambda", show(args.lambda, 2));
   label("l-gamma", show(args.gamma, 3));
@@ -53,6 +53,7 @@ function writeArgs(preset) {
   $("#l-clips").checked = args.clip < Infinity;
   $("#l-limits").checked = args.bootstrap;
   $("#l-baseline").checked = args.baseline;
+  $("#l-norm").checked = args.normAdv;
   const { minibatches } = args;
   readArgs();
   args.minibatches = minibatches;
@@ -76,13 +77,13 @@ function begin() {
 let paused = true;
 function pause(yes) {
   paused = yes;
-  press($("#l-pause"), yes);
+  $("#l-pause").textContent = yes ? "Go on" : "Pause";
   workers.forEach((worker) => worker.postMessage({ paused: yes }));
 }
 on($("#l-preset"), "change", () => { writeArgs($("#l-preset").value); begin(); });
-on($("#l-again"), "click", begin);
+on($("#l-again"), "click", () => { readArgs(); begin(); });
 on($("#l-pause"), "click", () => (workers.length ? pause(!paused) : begin()));
-"l-lambda l-gamma l-epochs l-rate l-epsilon l-clips l-limits l-baseline".split(" ").forEach((id) => on($(`#${id}`), "input", () => {
+"l-lambda l-gamma l-epochs l-rate l-epsilon l-clips l-limits l-baseline l-norm".split(" ").forEach((id) => on($(`#${id}`), "input", () => {
   readArgs();
   workers.forEach((worker) => worker.postMessage({ args }));
 }));
@@ -99,8 +100,10 @@ function draw() {
     plot($(`#${id}`), { x, y, xticks, yticks: y, name: "steps", lines: [{ points: points(name, runs[0]).map(([a, b]) => [a, held(b)]), kind: "main" }] });
   }
   const last = runs.map((list) => list.at(-1)).filter(Boolean);
+  const over = last.length === SEEDS && last.every(({ steps }) => steps >= MOST);
+  $("#l-pause").disabled = over;
   $("#l-case").textContent = last.length ? `After ${last.map(({ steps }) => steps.toLocaleString("en")).join(", ")} steps, the last 20 episodes of ${SEEDS} seeds had mean returns of ${
-    last.map(({ mean }) => (mean === null ? "none" : show(mean, 0))).join(", ")} of 500.` : "";
+    last.map(({ mean }) => (mean === null ? "none" : show(mean, 0))).join(", ")} of 500.${over ? " This run is over: Start again takes the flags as they are now." : ""}` : "Nothing learns yet.";
 }
 // The first seed's policy at work, in time as it is, with the weights of this moment
 const watched = new CartPole(makeRandom(7));
@@ -116,7 +119,7 @@ function balance() {
 let drawn = 0, moved = 0;
 function frame(now) {
   if (now - moved >= 20) { moved = now; balance(); }
-  if (now - drawn >= 200 && runs.length) { drawn = now; draw(); }
+  if (now - drawn >= 200) { drawn = now; draw(); }
   requestAnimationFrame(frame);
 }
 writeArgs("ppo");

@@ -180,7 +180,7 @@ function ppo() {
 
     // Add the gradients of the loss over the samples idx. Returns metrics.
     gradients(batch, idx) {
-      const { clip, vfClip, entCoef, normAdv } = this.args, count = idx.length;
+      const { clip, vfClip, entCoef, normAdv, edge = clip } = this.args, count = idx.length;
       let advantages = idx.map((i) => batch.advantages[i]);
       if (normAdv) {
         const [centre, spread] = [mean(advantages), Math.sqrt(variance(advantages)) + 1e-8];
@@ -199,7 +199,7 @@ function ppo() {
         const idle = (moved - target) ** 2 > (value - target) ** 2; // the larger error counts, and this one stands still
         backward(this.critic, values, [idle && moved !== value ? 0 : (0.5 * (value - target)) / count]);
         metrics.kl += (ratio - 1 - logRatio) / count;
-        metrics.clipFrac += (ratio !== clipped) / count;
+        metrics.clipFrac += (ratio < 1 - edge || ratio > 1 + edge) / count; // edge: also without the clip
         metrics.entropy += entropy / count;
       });
       return metrics;
