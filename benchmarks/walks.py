@@ -26,6 +26,7 @@ from torch.distributions import Categorical, Distribution, Independent
 OUT = ROOT / "docs/site/assets/walks"
 TABLE = ROOT / "benchmarks/walks.toml"
 WALKED = r"train|complete|compute_gae|compute_gradients|group_advantages|improve|conjugate_gradients|\w+_loss"
+CLOCKS = ("began", "sampling_seconds")  # variables that differ from run to run
 LARGE = 500  # numbers: a larger array is told by its shape and range
 
 
@@ -72,31 +73,40 @@ class Recorder:
         self.iteration = iteration
         source = Path(self.path).read_text()
         self.rows = source.splitlines()
-        end = next(n for n, row in enumerate(self.rows, 1) if row.startswith("# That was the algorithm"))
-        self.log = next(n for n, row in enumerate(self.rows, 1) if row.strip() == "# log")
+        self.fold = self.find("# That was the algorithm")  # what is below is not followed
+        self.log = self.find("        # log")
         self.statements = {}  # line -> first and last line of its statement, or of its head
         self.targets = {}  # statement -> names of the variables that it assigns, or assigns to a part of
         self.bodies = {}  # head of a loop or a branch -> first and last line of what is inside
         self.loops = []  # (variable, first and last line) of each for loop
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.stmt) and node.lineno < end:
-                body = getattr(node, "body", None)
-                last = body[0].lineno - 1 if body else node.end_lineno
-                while self.rows[last - 1].strip().startswith(("#", '"""')) and last > node.lineno:
-                    last -= 1
-                head = (node.lineno, max(node.lineno, last))
-                self.statements |= dict.fromkeys(range(head[0], head[1] + 1), head)
-                names = [x for target in targets(node) for x in ast.walk(target) if isinstance(x, ast.Name)]
-                self.targets[head] = {x.id for x in names}
-                if isinstance(node, (ast.For, ast.If, ast.While)):
-                    self.bodies[head] = body[0].lineno, body[-1].end_lineno
-                if isinstance(node, ast.For):
-                    self.loops.append((ast.unparse(node.target), node.lineno, node.end_lineno))
-        self.train = self.words = None  # the frame of train; each token as text
+            if isinstance(node, ast.stmt) and node.lineno < self.fold:
+                self.read_statement(node)
+        [self.iterations] = [first for name, first, _ in self.loops if name == "iteration"]
+        self.train = None  # its frame
         self.recording = False
         self.before = {}  # frame -> its variables before the statement that runs
         self.running = {}  # frame -> that statement
         self.steps, self.values, self.places = [], {}, {}
+
+    def find(self, beginning: str) -> int:
+        """The number of the first line that begins so."""
+        return next(n for n, row in enumerate(self.rows, 1) if row.startswith(beginning))
+
+    def read_statement(self, node: ast.stmt) -> None:
+        """Remember where a statement is; of one with others inside, its head."""
+        body = getattr(node, "body", None)
+        last = body[0].lineno - 1 if body else node.end_lineno
+        while last > node.lineno and self.rows[last - 1].strip().startswith(("#", '"""')):
+            last -= 1  # a comment between the head and its body
+        head = node.lineno, max(node.lineno, last)
+        self.statements |= dict.fromkeys(range(head[0], head[1] + 1), head)
+        names = [x for target in targets(node) for x in ast.walk(target) if isinstance(x, ast.Name)]
+        self.targets[head] = {x.id for x in names}
+        if isinstance(node, (ast.For, ast.If, ast.While)):
+            self.bodies[head] = body[0].lineno, body[-1].end_lineno
+        if isinstance(node, ast.For):
+            self.loops.append((ast.unparse(node.target), node.lineno, node.end_lineno))
 
     def watch(self, frame, event, _):
         """For each function that is called: whether its lines are followed."""
@@ -116,15 +126,7 @@ class Recorder:
         """For each line that is to run, and at the end."""
         line = frame.f_lineno
         if frame is self.train:
-            loop = next(loop for loop in self.loops if loop[0] == "iteration")
-            if line == loop[1] or line >= self.log:
-                if self.recording and line >= self.log:
-                    self.finish(frame, line)
-                    self.recording = False
-            elif frame.f_locals.get("iteration") == self.iteration and not self.steps and not self.recording:
-                self.recording = True
-                self.before[frame] = self.variables(frame)
-                self.running[frame] = None
+            self.begin_or_end(line)
         if not self.recording:
             return self.follow
         statement = self.statements.get(line, (line, line))
@@ -137,7 +139,20 @@ class Recorder:
             self.running[frame] = statement
         return self.follow
 
-    def finish(self, frame, line: int, more=None):
+    def begin_or_end(self, line: int) -> None:
+        """Recording begins where the iteration does, and ends where it logs."""
+        frame = self.train
+        if line >= self.log:
+            if self.recording:
+                self.finish(frame, line)
+            self.recording = False
+        elif line != self.iterations and frame.f_locals.get("iteration") == self.iteration:
+            if not self.recording:
+                self.before[frame] = self.variables(frame)
+                self.running[frame] = None
+            self.recording = True
+
+    def finish(self, frame, line: int, more=None) -> None:
         """The statement that ran in this frame is a step; line is the next one that does."""
         statement = self.running.get(frame)
         if not statement:
@@ -151,7 +166,7 @@ class Recorder:
     def variables(self, frame) -> dict[str, np.ndarray]:
         found = {}
         for name, value in frame.f_locals.items():
-            if not name.startswith("_"):
+            if not name.startswith("_") and name not in CLOCKS:
                 found |= arrays(name, value)
         return found
 

@@ -79,17 +79,19 @@ def test_the_probability_of_an_improvement_by_hand():
 
 @pytest.mark.parametrize("seeds", range(3, 11))
 def test_without_a_difference_one_comparison_in_twenty_is_marked_at_most(seeds):
-    """Also with equal seeds, which are permuted; and of many comparisons at once, after the correction."""
+    """Of single comparisons; and of tables of twenty, after the correction, one in twenty has a mark."""
     random = np.random.default_rng(seeds)
-    chances = []
-    for _ in range(1000):
-        a, b = random.normal(size=(2, seeds))
-        chances.append(compare.improvement(a, b)[1])
-    assert np.mean(np.array(chances) <= 0.05) <= 0.06
-    tables = np.array(chances).reshape(50, 20)
-    assert np.mean([(compare.corrected(row) <= 0.05).any() for row in tables]) <= 0.12
-    ties = [compare.improvement(*random.integers(4, size=(2, seeds)))[1] for _ in range(60)]
-    assert np.mean(np.array(ties) <= 0.05) <= 0.12
+    chances = np.array([compare.improvement(*random.normal(size=(2, seeds)))[1] for _ in range(600)])
+    assert np.mean(chances <= 0.05) <= 0.07  # of 600: a twentieth, and two standard errors
+    tables = [(compare.corrected(row) <= 0.05).any() for row in chances.reshape(30, 20)]
+    assert np.mean(tables) <= 0.15  # of 30
+
+
+def test_equal_seeds_are_permuted():
+    """Whole numbers from 0 to 3, five seeds each, without a difference."""
+    random = np.random.default_rng(0)
+    chances = [compare.improvement(*random.integers(4, size=(2, 5)))[1] for _ in range(60)]
+    assert np.mean(np.array(chances) <= 0.05) <= 0.12
 
 
 def test_what_ten_seeds_can_see_and_five_cannot():
@@ -98,9 +100,9 @@ def test_what_ten_seeds_can_see_and_five_cannot():
     for seeds, share in ((5, 0.24), (10, 0.52)):
         found = [
             compare.improvement(random.normal(size=seeds) + 1, random.normal(size=seeds))[1] <= 0.05
-            for _ in range(1500)
+            for _ in range(600)
         ]
-        assert np.mean(found) == pytest.approx(share, abs=0.04)
+        assert np.mean(found) == pytest.approx(share, abs=0.05)
 
 
 def test_a_table_by_hand(make_run, run):
