@@ -66,7 +66,11 @@ def steps_of(place):
 
 @pytest.mark.long
 def test_it_finds_what_is_good_and_stops_what_is_not(place):
-    """Shown on other seeds, beside the default flags; a command ends it, that can be pasted."""
+    """Shown on other seeds, beside the default flags; a command ends it, that can be pasted.
+
+    A step takes long enough for a run to be looked at before it is over, on a busy machine, too.
+    """
+    (place / "mine.py").write_text(SCRIPT.replace("sleep(0.01)", "sleep(0.04)"))
     code, out, _ = tune(place, "--trials", "9")
     assert code == 0
     trials = re.findall(r"^trial (\d+): (\w+) ([\d.-]*) ?\{'rate': ([\d.e-]+), ", out, re.M)
