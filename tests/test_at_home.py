@@ -87,6 +87,27 @@ def test_a_tool_knows_what_it_needs(name):
     assert wanted.items() <= (games | tools | site).items()
     if name == "docs/site":
         assert wanted == site
+    needed, left = set(), [name.split("/")[-1]]  # also by the tools that it imports
+    while left:
+        tree = ast.parse((ROOT / name).with_name(f"{left.pop()}.py").read_text())
+        for node in tree.body:  # what is imported at once
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for root in {module.split(".")[0] for module in modules} - needed:
+                needed.add(root)
+                left += [root] if (ROOT / name).with_name(f"{root}.py").exists() else []
+    ours = {path.stem for path in (ROOT / name).parent.glob("*.py")}
+    known = {other: other for other in wanted} | {package: root for root, package in PACKAGES.items()}
+    missing = needed - set(sys.stdlib_module_names) - ours - {known.get(x, x) for x in wanted}
+    assert missing <= {
+        "fcntl",
+        "mdit_py_plugins",
+        "markdown_it",
+        "math_core",
+        "markupsafe",
+        "jinja2",
+        "pygments",
+    }
     if name in ("tools/sweep", "tools/tune"):
         assert wanted.items() >= games.items() and ("optuna" in wanted) == (name == "tools/tune")
 

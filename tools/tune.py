@@ -14,6 +14,7 @@
 #     "wandb==0.31.0",
 #     "moviepy==2.2.1",
 #     "optuna==5.0.0",
+#     "scipy==1.17.1",
 # ]
 # ///
 """A search for flags: trials by Optuna, the worse ones stopped early, the best shown on seeds it never saw.
