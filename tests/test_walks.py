@@ -249,6 +249,7 @@ def test_tokens_of_an_answer_stand_over_their_values(walking):
         "rows => rows.map((row) => [...row.cells].map((x) => x.innerText))"
     )
     assert words == [[prompt, *row] for prompt, row in zip(walk.prompts, walk.words, strict=True)]
+    assert page.locator("#walk .hint code").inner_text() == f"python variants/ppo_llm.py {walk.flags}"
 
 
 @pytest.mark.long

@@ -121,6 +121,11 @@ function grid(walk, value, ids, future) {
     table.append(document.createElement("tr"));
     $("tr", table).append(named("step"), ...Array.from({ length: width }, (_, t) => named(t === walk.size[0] ? "next" : t)));
   }
+  const pairs = two && !walk.size && !walk.words;
+  if (pairs) {
+    table.append(document.createElement("tr"));
+    $("tr", table).append(named(""), named("chosen"), named("rejected"));
+  }
   for (let row = 0; row < height; row++) {
     const line = document.createElement("tr"), places = Array.from({ length: width }, (_, column) => (flip ? column * height + row : row * width + column));
     if (two && walk.words) {
@@ -130,6 +135,7 @@ function grid(walk, value, ids, future) {
       if (walk.prompts?.length) words.prepend(Object.assign(document.createElement("th"), { textContent: walk.prompts[Math.floor(ids[places[0]] / walk.width)], rowSpan: 2 }));
       table.append(words);
     }
+    if (pairs) line.append(named(`pair ${Math.floor(ids[places[0]] / 2) + 1}`));
     if (steps) line.append(named(`env ${ids[places[0]] % walk.size[1]}`));
     line.append(...places.map((at) => cell(walk, value, at, count, ids, most, future)));
     table.append(line);
@@ -306,7 +312,7 @@ function openWalk() {
   document.body.classList.add("walking");
   walks.forEach((walk) => walk.line.forEach((line) => line && line.classList.add("walked")));
   $("#walk-at").max = stops.length - 1;
-  $(".hint code", bar).textContent = walks.map(({ script, flags }) => `python ${script}.py ${flags}`).join("; ");
+  $(".hint code", bar).textContent = walks.map(({ flags }, k) => `python ${bar.dataset.paths.split(" ")[k]} ${flags}`).join("; ");
   parts();
   goTo(here);
 }
