@@ -182,8 +182,10 @@ class Recorder:
             whole, _, part = name.partition(".")
             if part in ("tokens", "attended") or whole in ("tokens", "attended"):
                 continue  # words stand over the other tables
-            # Others may share their memory with what is assigned.
-            if whole in assigned if assigned else not same(before.get(name), x):
+            is_made = whole in assigned
+            if not assigned:  # else what has changed, too, shares its memory with what is assigned
+                is_made = not same(before.get(name), x)
+            if is_made:
                 changed[name] = x
         self.before[frame] = now
         for name, value in (more or {}).items():
@@ -226,6 +228,7 @@ class Recorder:
         return self.places.setdefault(json.dumps(np.asarray(rows).flatten().tolist()), len(self.places))
 
     def samples(self, frame, shape: tuple):
+        """Which sample each row of an array of this shape is of, or None; the sizes of a walk all differ."""
         known = self.train.f_locals
         idx = self.inside(self.train, "idx")
         if idx is not None:

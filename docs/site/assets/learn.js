@@ -38,7 +38,8 @@ const source = `"use strict"; ${ppo}; (${work})();`;
 const at = (id) => Number($(`#${id}`).value);
 function readArgs() {
   args = { ...args, lambda: at("l-lambda"), gamma: at("l-gamma"), epochs: at("l-epochs"), rate: 10 ** at("l-rate"),
-    clip: $("#l-clips").checked ? at("l-epsilon") : Infinity, bootstrap: $("#l-limits").checked, baseline: $("#l-baseline").checked, normAdv: $("#l-norm").checked, edge: at("l-epsilon") };
+    clip: $("#l-clips").checked ? at("l-epsilon") : Infinity, edge: at("l-epsilon"), // edge: where clip_frac counts from
+    bootstrap: $("#l-limits").checked, baseline: $("#l-baseline").checked, normAdv: $("#l-norm").checked };
   args.minibatches = args.epochs > 1 || args.clip < Infinity ? 4 : 1;
   label("l-lambda", show(args.lambda, 2));
   label("l-gamma", show(args.gamma, 3));
@@ -102,8 +103,11 @@ function draw() {
   const last = runs.map((list) => list.at(-1)).filter(Boolean);
   const over = last.length === SEEDS && last.every(({ steps }) => steps >= MOST);
   $("#l-pause").disabled = over;
-  $("#l-case").textContent = last.length ? `After ${last.map(({ steps }) => steps.toLocaleString("en")).join(", ")} steps, the last 20 episodes of ${SEEDS} seeds had mean returns of ${
-    last.map(({ mean }) => (mean === null ? "none" : show(mean, 0))).join(", ")} of 500.${over ? " This run is over: Start again takes the flags as they are now." : ""}` : "Nothing learns yet.";
+  const steps = last.map((row) => row.steps.toLocaleString("en")).join(", ");
+  const means = last.map(({ mean }) => (mean === null ? "none" : show(mean, 0))).join(", ");
+  const said = [`After ${steps} steps, the last 20 episodes of ${SEEDS} seeds had mean returns of ${means} of 500.`];
+  if (over) said.push("This run is over: Start again takes the flags as they are now.");
+  $("#l-case").textContent = last.length ? said.join(" ") : "Nothing learns yet.";
 }
 // The first seed's policy at work, in time as it is, with the weights of this moment
 const watched = new CartPole(makeRandom(7));

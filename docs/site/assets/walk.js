@@ -132,7 +132,11 @@ function grid(walk, value, ids, future) {
       const words = document.createElement("tr");
       words.className = "ids";
       words.append(...places.map((at) => header(walk, ids[at], ids)));
-      if (walk.prompts?.length) words.prepend(Object.assign(document.createElement("th"), { textContent: walk.prompts[Math.floor(ids[places[0]] / walk.width)], rowSpan: 2 }));
+      if (walk.prompts?.length) {
+        const prompt = named(walk.prompts[Math.floor(ids[places[0]] / walk.width)]);
+        prompt.rowSpan = 2;
+        words.prepend(prompt);
+      }
       table.append(words);
     }
     if (pairs) line.append(named(`pair ${Math.floor(ids[places[0]] / 2) + 1}`));
@@ -182,8 +186,9 @@ function story(walk, upTo) {
   const found = new Map();
   for (let step = 0; step <= upTo; step++) {
     for (const [name, number, places] of walk.steps[step][2]) {
-      const ids = places >= 0 ? walk.places[places] : null, at = ids ? ids.findIndex((id) => walk.isFollowed(id, ids)) : -1;
-      const { list, changed } = walk.value(number), count = ids && list.length / ids.length;
+      if (places < 0) continue;
+      const ids = walk.places[places], at = ids.findIndex((id) => walk.isFollowed(id, ids));
+      const { list, changed } = walk.value(number), count = list.length / ids.length;
       const touched = !changed.size || changed.has(at * count); // else it is what it was before
       if (at >= 0 && count <= 4 && touched && ids[at] < walk.future(step, name)) {
         const key = name.replace(/^(rollout|minibatch|piece)\./, "batch.");
