@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT, name_of
@@ -362,6 +363,89 @@ def test_a_chat_goes_on_with_the_answer(script):
     assert agent.tokenizer.decode(encoded(agent, ["12"])[0][0]) == "user 12;assistant "
 
 
+CHAT = "{{ style }}{% for m in messages %}{{ m.role }} {{ m.content }}<turn>\n{% endfor %}"
+TALK = [{"role": "system", "content": "Reverse."}, {"role": "user", "content": "12"}]
+
+
+def test_a_prompt_may_be_a_list_of_messages(script, make_args, tmp_path, monkeypatch):
+    """As in the data sets of TRL: the template gets all of them, and the reward function, too."""
+    path, model = (
+        tmp_path / "talks.jsonl",
+        AutoModelForCausalLM.from_config(LlamaConfig(**SMALL | {"vocab_size": 260})),
+    )
+    lines = [
+        {"prompt": [TALK[0], {"role": "user", "content": str(i)}], "answer": str(i), "level": 0}
+        for i in range(6)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer_of_turns(), model))
+    args = make_args(script, task=str(path), chat=True, eval_episodes=3)
+    agent = script.Agent(args)
+    assert agent.tokenizer.decode(agent.encode([TALK])[0]) == "system Reverse.<turn>\nuser 12<turn>\n"
+    assert agent.encode(["12"]) == agent.encode([TALK[1:]])
+    texts = script.whole_texts(agent.tokenizer, True, [TALK], ["21"], [False])
+    assert texts == ["system Reverse.<turn>\nuser 12<turn>\nassistant 21"]
+    held_out, training = script.make_task(args).held_out, script.make_task(args).training
+    assert [x["prompt"][1]["content"] for x in held_out + training] == list("012345")
+    script.train(args)
+    assert read(Path(args.run_dir) / "completions.jsonl")[0]["prompt"] == lines[0]["prompt"]
+
+
+def test_options_of_the_template(script, make_args, monkeypatch):
+    tokenizer, model = (
+        tokenizer_of_turns(),
+        AutoModelForCausalLM.from_config(LlamaConfig(**SMALL | {"vocab_size": 260})),
+    )
+    tokenizer.chat_template = CHAT
+    monkeypatch.setattr(script, "make_model", lambda args: (tokenizer, model))
+    agent = script.Agent(make_args(script, chat=True, chat_options='{"style": "dry "}'))
+    assert tokenizer.decode(agent.encode(["1"])[0]) == "dry user 1<turn>\n"
+
+
+def test_what_is_not_given_suits_the_model(script):
+    """A warm start and large steps for a new model; for a trained one they would ruin what it knows."""
+    new, trained = script.Args(), script.Args(model="who/what")
+    assert (new.sft_steps, new.sft_learning_rate, new.learning_rate) == (50, 5e-3, 5e-4)
+    assert (trained.sft_steps, trained.sft_learning_rate, trained.learning_rate) == (0, 1e-5, 1e-5)
+    given = script.Args(model="who/what", sft_steps=3, sft_learning_rate=1e-3, learning_rate=1e-4)
+    assert (given.sft_steps, given.sft_learning_rate, given.learning_rate) == (3, 1e-3, 1e-4)
+    if script is ppo_llm:
+        assert (new.critic_learning_rate, trained.critic_learning_rate) == (1e-3, 1e-5)
+
+
+def test_a_sampler_that_is_not_the_learner(script, make_args, monkeypatch):
+    """The difference is logged; if it is more than rounding, the first rollout is refused."""
+    args = make_args(script, sft_steps=3)
+    _, log = script.train(args)
+    assert all(0 < row["sampler_gap"] < 1e-5 for row in log)
+    _, log = script.train(make_args(script, dtype="bfloat16", sft_steps=20, num_envs=64, max_new_tokens=12))
+    assert all(1e-5 < row["sampler_gap"] < 0.1 for row in log)
+    original = script.complete
+
+    def noisy(agent, prompts, greedy=False):
+        *rows, logprobs = original(agent, prompts, greedy)
+        return *rows, logprobs + 0.2
+
+    monkeypatch.setattr(script, "complete", noisy)
+    with pytest.raises(script.Mistake, match="differ by 0.2 on average"):
+        script.train(make_args(script))
+
+
+def test_answers_of_each_checkpoint(script, make_args):
+    """What the saved weights say, beside their scores: of the whole rollout that follows the save."""
+    args = make_args(script, iterations=4, checkpoints=2)
+    _, log = script.train(args)
+    names = sorted(path.name for path in Path(args.run_dir).glob("answers_*"))
+    assert names == ["answers_00000000.jsonl", "answers_00000016.jsonl"]
+    answers = [read(Path(args.run_dir) / name) for name in names]
+    for row, found in zip(log[::2], answers, strict=True):
+        assert np.mean([answer["score"] for answer in found]) == pytest.approx(row["score"])
+    assert set(answers[0][0]) == {"prompt", "completion", "score", "exact"}
+    silent = make_args(script, checkpoints=0)
+    script.train(silent)
+    assert not list(Path(silent.run_dir).glob("answers_*"))
+
+
 # ---- mistakes
 
 
@@ -436,6 +520,17 @@ MISTAKES = [
     ({"reward": "texts:no_such"}, "no_such"),
     ({"reward": "texts:"}, "AttributeError"),
     ({"reward": "no_such_model"}, "--reward no_such_model: OSError"),
+    ({"task": "lines", "lines": '{"prompt": [], "answer": "1"}', "chat": True}, "each problem takes prompt"),
+    (
+        {"task": "lines", "lines": '{"prompt": [{"role": "user"}]}', "chat": True},
+        "line 2: KeyError: 'content'",
+    ),
+    (
+        {"task": "lines", "lines": '{"prompt": [{"role": "user", "content": "1"}]}'},
+        "as text (with --chat, prompt may be a list of messages)",
+    ),
+    ({"chat_options": "{"}, "--chat-options { is no JSON object"),
+    ({"chat_options": "[]"}, "--chat-options [] is no JSON object"),
     ({"micro_batch": -1}, "--micro-batch -1 is not between 0 and"),
     ({"num_minibatches": 3}, "--num-minibatches 3 does not cut 8 into equal parts of 2+"),
     ({"num_minibatches": 8}, "--num-minibatches 8 does not cut 8 into equal parts of 2+"),
@@ -590,6 +685,33 @@ def test_a_start_without_scores_is_said(script, make_args, capsys, reward, warns
     lines = [line for line in capsys.readouterr().out.splitlines() if "before the first step" in line]
     assert len(lines) == 1 and f"step: {log[0]['score']:.3g}" in lines[0]
     assert ("more --sft-steps" in lines[0]) == warns
+
+
+@pytest.mark.parametrize(
+    ("flags", "advice"),
+    [
+        ({"reward": "texts:wrong_once"}, "the task is solved already"),
+        ({"reward": "texts:right_once", "max_new_tokens": 2}, "no answer has less than 3 tokens, so"),
+        (
+            {"reward": "texts:right_once", "model": "folder", "max_new_tokens": 5},
+            "try more --max-new-tokens, for",
+        ),
+        ({"reward": "texts:right_once", "model": "folder", "max_new_tokens": 150}, "try easier prompts, or"),
+    ],
+)
+def test_advice_at_the_start(script, make_args, tmp_path, capsys, flags, advice):
+    """It is about what stands in the way of learning."""
+    path = tmp_path / "long.jsonl"
+    lines = [{"prompt": f"{i}>", "answer": f"{i + 10}", "level": 1} for i in range(40)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    if "model" in flags:
+        flags = flags | {"model": str(tmp_path / "model")}
+        script.make_model(script.Args())[1].save_pretrained(flags["model"])
+        ByT5Tokenizer(extra_ids=0).save_pretrained(flags["model"])
+    flags = {"max_new_tokens": 3} | flags
+    script.train(make_args(script, iterations=1, num_envs=64, task=str(path), learning_rate=0.0, **flags))
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "before the first step" in line]
+    assert f"so it learns slowly at first: {advice}" in line
 
 
 # ---- a real checkpoint

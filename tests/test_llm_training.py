@@ -67,7 +67,7 @@ def test_every_row_once_an_epoch_in_a_new_order(script, make_args, record):
 
 
 def test_optimizer(script, make_args, monkeypatch):
-    """Adam's epsilon is 1e-5; the gradients of the policy, and of the critic, have at most max_grad_norm."""
+    """Adam's epsilon is 1e-8; the gradients of the policy, and of the critic, have at most max_grad_norm."""
     norms = []
 
     class Spy(torch.optim.Adam):
@@ -82,7 +82,7 @@ def test_optimizer(script, make_args, monkeypatch):
     _, log = script.train(args)
     assert norms == pytest.approx([1e-2] * len(norms), rel=1e-3) and log[0]["grad_norm"] > 2e-2
     assert len(norms) == (4 if script is grpo else 8)
-    assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-5
+    assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-8
 
 
 def test_target_kl_ends_the_update_after_an_epoch(script, make_args, record):
@@ -120,7 +120,9 @@ def test_warm_start(script, make_args):
     script.seed_everything(1, "weights")
     agent = script.Agent(args)
     script.warm_start(agent, args, task)
-    tokens, _, mask = script.complete(agent, [problem["prompt"] for problem in task.training], greedy=True)
+    tokens, _, mask, *_ = script.complete(
+        agent, [problem["prompt"] for problem in task.training], greedy=True
+    )
     texts = texts_of(agent, tokens, mask)
     right = [text == problem["answer"] for text, problem in zip(texts, task.training, strict=True)]
     assert np.mean(right) >= 0.5
@@ -196,6 +198,18 @@ def test_steps_of_the_warm_start(script, make_args, monkeypatch):
     assert steps == [pytest.approx((3e-3, 0.1), rel=1e-3)] * 2
     wanted = {f"{problem['prompt']}{problem['answer']}</s>" for problem in task.training}
     assert len(rows) == 16 and {agent.tokenizer.decode(row) for row in rows} <= wanted
+
+
+def test_pieces_of_the_warm_start(script, make_args):
+    """As with all rows at once, with a --micro-batch that does not divide them, too."""
+    weights = []
+    for size in (0, 3):
+        args = make_args(script, sft_steps=2, micro_batch=size)
+        script.seed_everything(1, "weights")
+        agent = script.Agent(args)
+        script.warm_start(agent, args, script.make_task(args))
+        weights.append(torch.cat([x.flatten() for x in agent.model.parameters()]))
+    torch.testing.assert_close(*weights, atol=2e-5, rtol=0)
 
 
 def test_metrics_are_means_over_an_update(script, make_args, record):
@@ -288,7 +302,7 @@ def test_greedy_evaluation(script, make_args, record):
 def test_finished_and_length(script, make_args, record):
     completed = record(script, "complete")
     _, log = script.train(make_args(script, sft_steps=20, sft_learning_rate=1e-2))
-    for row, (_, (tokens, _, mask)) in zip(log, completed, strict=False):
+    for row, (_, (tokens, _, mask, _)) in zip(log, completed, strict=False):
         assert row["length"] == mask.sum() / 8
         assert row["finished"] == ((tokens[:, -mask.shape[1] :] == 1) & mask).any(1).sum() / 8
     assert log[-1]["finished"] > 0
@@ -395,7 +409,8 @@ def test_exact_is_the_share_of_right_answers(script, make_args, tmp_path, monkey
         rows = agent.tokenizer(texts[: len(prompts)], add_special_tokens=False).input_ids
         tokens, mask = agent.pad_rows(rows)
         prompts, attended = encoded(agent, prompts)
-        return torch.cat([prompts, tokens], 1), torch.cat([attended, mask], 1), mask
+        rows = torch.cat([prompts, tokens], 1), torch.cat([attended, mask], 1), mask
+        return *rows, agent(*rows)
 
     monkeypatch.setattr(script, "complete", fixed)
     args = make_args(script, iterations=1, task=str(path), eval_episodes=5)

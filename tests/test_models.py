@@ -189,7 +189,7 @@ def difference(script, agent):
         return token
 
     agent.act = spy
-    tokens, attended, mask = script.complete(agent, PROMPTS)
+    tokens, attended, mask, *_ = script.complete(agent, PROMPTS)
     agent.act = act
     sampled = torch.stack(steps, 1)
 
@@ -226,7 +226,7 @@ def test_the_critic_sees_what_the_last_layer_sees(family):
     """However wide that is, and whatever the model makes of it."""
     agent = make_agent(ppo_llm, family)
     agent.copy_model()
-    tokens, attended, mask = ppo_llm.complete(agent, PROMPTS)
+    tokens, attended, mask, *_ = ppo_llm.complete(agent, PROMPTS)
     head = agent.critic.get_output_embeddings()
     assert not agent.value(tokens, attended, mask).any()  # at first
     head.weight.data = agent.model.get_output_embeddings().weight.data[7:8]  # a logit

@@ -223,7 +223,7 @@ def test_optimizer(script, make_args, monkeypatch):
     args = make_args(script, max_grad_norm=1e-3)
     _, log = script.train(args)
     assert norms == pytest.approx([1e-3] * 4, rel=1e-2) and log[0]["grad_norm"] > 2e-3
-    assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-5
+    assert checkpoint(args.run_dir)["optimizer"]["param_groups"][0]["eps"] == 1e-8
 
 
 def test_every_pair_once_in_a_new_order(script, make_args, record):

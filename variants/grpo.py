@@ -37,7 +37,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
@@ -72,9 +72,10 @@ class Args:
     task: str = "sorting"  # sorting, or a file .jsonl whose lines have prompt, answer, and more
     reward: str | None = None  # a reward model, or module:function (None: 1 for the answer, else 0)
     chat: bool = False  # prompts are put into the model's chat template
+    chat_options: str = "{}"  # options of that template, as JSON: '{"enable_thinking": false}'
     seed: int = 1  # all random numbers follow from it
-    sft_steps: int = 50  # steps of supervised learning at first (0: none, for a trained model)
-    sft_learning_rate: float = 5e-3  # learning rate of Adam in the steps of supervised learning
+    sft_steps: int | None = None  # steps of supervised learning (None: 50 for tiny, else 0)
+    sft_learning_rate: float | None = None  # in these steps (None: 5e-3 for tiny, else 1e-5)
     total_episodes: int | float = 25_600  # number of completions in total
     num_envs: int = 256  # number of completions that are sampled together
     group_size: int = 8  # number of completions of each prompt
@@ -82,7 +83,7 @@ class Args:
     temperature: float = 1.0  # temperature of policy and reference, in sampling and in learning
 
     # the algorithm
-    learning_rate: float = 5e-4  # learning rate of Adam; a large model takes about 1e-6
+    learning_rate: float | None = None  # learning rate of Adam (None: 5e-4 for tiny, else 1e-5)
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     update_epochs: int = 2  # passes of an update over its rollout
     num_minibatches: int = 2  # gradient steps in each pass
@@ -109,6 +110,15 @@ class Args:
     track: bool = False  # the run is logged to Weights & Biases, too
     eval_episodes: int = 500  # prompts held out of training, answered after it
     eval_greedy: bool = False  # the evaluation takes the most probable tokens, not samples
+
+    def __post_init__(self):
+        """Fill in what is None."""
+        suited = {"sft_steps": 50, "sft_learning_rate": 5e-3, "learning_rate": 5e-4}
+        if self.model != "tiny":  # it knows something, which large steps would ruin
+            suited = {"sft_steps": 0, "sft_learning_rate": 1e-5, "learning_rate": 1e-5}
+        for name, value in suited.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
 
 
 class Batch(NamedTuple):
@@ -196,12 +206,13 @@ class Agent(nn.Module):
         mask = pad([torch.ones(len(row), dtype=torch.bool) for row in rows])
         return tokens.to(self.ends.device), mask.to(self.ends.device)
 
-    def encode(self, prompts: list[str]) -> list[list[int]]:
+    def encode(self, prompts: list[str | list[dict]]) -> list[list[int]]:
         """Prompts as tokens, with all that the model expects around them."""
         if self.args.chat:
-            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            chats = [as_messages(prompt) for prompt in prompts]
+            options = json.loads(self.args.chat_options)
             template = self.tokenizer.apply_chat_template
-            texts = template(chats, add_generation_prompt=True, tokenize=False)
+            texts = template(chats, add_generation_prompt=True, tokenize=False, **options)
         else:
             begin = begin_of_text(self.tokenizer)
             texts = [begin + prompt.removeprefix(begin) for prompt in prompts]
@@ -273,6 +284,18 @@ def load_pretrained(kind: type, name: str) -> tuple:
     return tokenizer, model
 
 
+def as_messages(prompt: str | list[dict]) -> list[dict]:
+    """A prompt as messages. One that is a text is what the user says."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return prompt
+
+
+def last_text(text: str | list[dict]) -> str:
+    """A text, or that of the last message."""
+    return as_messages(text)[-1]["content"]
+
+
 def end_of_turn(tokenizer) -> int | None:
     """The special token that the chat template writes after an answer, if it writes one."""
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
@@ -308,6 +331,17 @@ def check_model(agent: Agent, args: Args, prompts: list[str]) -> None:
         refuse(f"--model {args.model} is not sampled as it is trained: {cause}")
 
 
+def check_gap(sampler_gap: float, args: Args) -> None:
+    """Refuse to learn from the first rollout if the model that sampled it was another one.
+
+    A new model may pass check_model() and fail here, for the warm start makes its faults larger.
+    """
+    tolerance = 0.1 if args.dtype == "bfloat16" else 0.01  # rounding stays far below, on average
+    if not sampler_gap < tolerance:
+        gap = f"log-probabilities of its own tokens differ by {sampler_gap:.2g} on average"
+        refuse(f"--model {args.model} is not sampled as it is trained: {gap}")
+
+
 def logprobs_in_two_ways(agent: Agent, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, V) of the token after each row, computed in two ways.
 
@@ -329,15 +363,19 @@ def logprobs_in_two_ways(agent: Agent, rows: list[list[int]]) -> tuple[Tensor, T
 
 @torch.no_grad()
 def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple:
-    """Answer prompts. Returns tokens and attended (N, P + T), and the mask (N, T)."""
+    """Answer prompts. Returns tokens and attended (N, P + T), mask and logprobs (N, T).
+
+    logprobs are what the sampler says of its tokens. The learner's differ from them by rounding.
+    """
     tokens, attended = agent.pad_rows(agent.encode(prompts), "left")
     running = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)  # rows without an end
-    masks = []
+    masks, logprobs = [], []
     cache = DynamicCache(config=agent.model.config)
     new_tokens = tokens  # the cache has none yet
     for _ in range(agent.args.max_new_tokens):
         logits = agent.logits(agent.model, new_tokens, attended, 1, cache)[:, -1]
         token = agent.act(logits, greedy).where(running, agent.pad)
+        logprobs.append(-F.cross_entropy(logits / agent.args.temperature, token, reduction="none"))
         new_tokens = token[:, None]
         tokens = torch.cat([tokens, new_tokens], 1)
         attended = torch.cat([attended, running[:, None]], 1)
@@ -345,27 +383,25 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple:
         running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, no more
         if not running.any():
             break
-    return tokens, attended, torch.stack(masks, 1)
+    return tokens, attended, torch.stack(masks, 1), torch.stack(logprobs, 1)
 
 
 @torch.no_grad()
 def in_pieces(function: Callable[..., Tensor], rows: tuple[Tensor, ...], size: int) -> Tensor:
-    """Apply function to the rows, size at a time (0: all at once), to save memory."""
-    pieces = zip(*(x.split(size or len(x)) for x in rows), strict=True)
-    return torch.cat([function(*piece) for piece in pieces])
+    """Apply function to the rows, size at a time, to save memory."""
+    return torch.cat([function(*piece) for piece in split_rows(rows, size)])
 
 
-def split_batch(batch: Batch, size: int) -> list[Batch]:
-    """The batch in pieces of so many rows (0: in one)."""
-    pieces = zip(*(x.split(size or len(x)) for x in batch), strict=True)
-    return [Batch(*piece) for piece in pieces]
+def split_rows(rows: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
+    """The rows in pieces of so many (0: in one)."""
+    return zip(*(x.split(size or len(x)) for x in rows), strict=True)
 
 
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
     """Add the gradients of the loss, over what counts, to the agent's own. Returns metrics."""
     per_token = ("logprobs", "ref_logprobs", "advantages", "lengths")
     total = {}
-    for piece in split_batch(batch, args.micro_batch):
+    for piece in map(Batch._make, split_rows(batch, args.micro_batch)):
         mask = piece.mask
         logprob = agent(piece.tokens, piece.attended, mask)[mask]
         picked = {name: getattr(piece, name)[mask] for name in per_token}  # [L11] no padding
@@ -394,13 +430,13 @@ def make_task(args: Args) -> Task:
         problems = sorting_problems()
     else:
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
-        problems = read_problems(args.task, needed)
+        problems = read_problems(args, needed)
     held_out = problems[: args.eval_episodes]
     if reward and not names_code(args.reward):
         prompts = [problem["prompt"] for problem in problems]
         check_judge(f"--reward {args.reward}", reward, args, prompts)
-    seen = {problem["prompt"] for problem in held_out}
-    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10] no leak
+    seen = {str(problem["prompt"]) for problem in held_out}
+    training = [x for x in problems if str(x["prompt"]) not in seen]  # [L10] no leak
     if not training and not args.evaluate:
         held = f"--eval-episodes {args.eval_episodes} holds out all {len(problems)} prompts"
         refuse(f"{held}: take fewer")
@@ -416,22 +452,33 @@ def sorting_problems() -> list[dict]:
     return problems
 
 
-def read_problems(path: str, needed: tuple[str, ...]) -> list[dict]:
-    """Problems of a file .jsonl, each with the needed texts, and None for what only others have."""
+def read_problems(args: Args, needed: tuple[str, ...]) -> list[dict]:
+    """Problems of args.task, each with the needed texts, and None for what only others have."""
     problems = []
-    where = f"--task {path}"
+    where = f"--task {args.task}"
     try:
-        for line in Path(path).read_text("utf-8").rstrip().split("\n"):
-            where = f"{path} line {len(problems) + 1}"
+        for line in Path(args.task).read_text("utf-8").rstrip().split("\n"):
+            where = f"{args.task} line {len(problems) + 1}"
             problem = json.loads(line)
             json.dumps(problem, ensure_ascii=False).encode()  # an error, if it has half a character
-            if not all(problem.get(name) and isinstance(problem[name], str) for name in needed):
-                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+            check_problem(problem, needed, args.chat)
             problems.append(problem)
-    except (AttributeError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         refuse(f"{where}: {type(error).__name__}: {error}")
     names = {name: None for problem in problems for name in problem}
     return [names | problem for problem in problems]
+
+
+def check_problem(problem: dict, needed: tuple[str, ...], chat: bool) -> None:
+    """Raise an error if a needed text is none. With chat, the prompt may be a list of messages."""
+    prompt = problem.get("prompt")
+    if chat and isinstance(prompt, list):
+        prompt = "".join(message["role"] + message["content"] for message in prompt)
+    texts = problem | {"prompt": prompt}
+    for name in needed:
+        if not isinstance(texts.get(name), str) or texts[name] == "":
+            messages = " (with --chat, prompt may be a list of messages)"
+            raise ValueError(f"each problem takes {' and '.join(needed)}, as text{messages}")
 
 
 def names_code(reward: str) -> bool:
@@ -519,8 +566,7 @@ def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[s
     texts = []
     for prompt, completion, ended in zip(prompts, completions, finished, strict=True):
         if chat:
-            question = {"role": "user", "content": prompt}
-            turns = [question, {"role": "assistant", "content": completion}]
+            turns = [*as_messages(prompt), {"role": "assistant", "content": completion}]
             template = tokenizer.apply_chat_template
             texts.append(template(turns, tokenize=False, continue_final_message=not ended))
         else:
@@ -606,17 +652,24 @@ def evaluate(agent: Agent, args: Args, task: Task) -> list[dict]:
     for begin in tqdm(begins, desc="evaluation", leave=False, disable=None):
         problems = task.held_out[begin : begin + args.num_envs]
         prompts = [problem["prompt"] for problem in problems]
-        tokens, _, mask = complete(agent, prompts, args.eval_greedy)
+        tokens, _, mask, _ = complete(agent, prompts, args.eval_greedy)
         _, texts, scores, exact = grade(agent, task, problems, tokens, mask)
-        for prompt, text, score, right in zip(prompts, texts, scores, exact, strict=True):
-            answer = {"prompt": prompt, "completion": text}
-            answers.append(answer | {"score": float(np.sum(score)), "exact": bool(right)})
+        answers += list_answers(problems, texts, scores, exact)
+    return answers
+
+
+def list_answers(problems: list[dict], texts: list[str], scores: list, exact: list) -> list[dict]:
+    """Prompt, completion, score, and exactness of each answer, to be written to a file."""
+    answers = []
+    for problem, text, score, right in zip(problems, texts, scores, exact, strict=True):
+        answer = {"prompt": problem["prompt"], "completion": text}
+        answers.append(answer | {"score": float(np.sum(score)), "exact": bool(right)})
     return answers
 
 
 def warm_start(agent: Agent, args: Args, task: Task) -> None:
     """Supervised learning: the policy gradient, of the right tokens, all with an advantage of 1."""
-    optimizer = optim.Adam(agent.model.parameters(), args.sft_learning_rate, eps=1e-5)
+    optimizer = optim.Adam(agent.model.parameters(), args.sft_learning_rate)
     end = agent.end_ids[:1]
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.num_envs)]
@@ -628,9 +681,11 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         rows = [(row + end)[: args.max_new_tokens] for row in answer_rows]
         completions, mask = agent.pad_rows(rows)
         tokens = torch.cat([prompts, completions], 1)
-        logprob = agent(tokens, torch.cat([attended, mask], 1), mask)
+        rows = (tokens, torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
-        (-logprob[mask].mean()).backward()
+        for *inputs, counts in split_rows(rows, args.micro_batch):
+            logprob = agent(*inputs, counts)[counts]
+            (-logprob.sum() / mask.sum()).backward()  # the pieces add up to a mean
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
     if not all(weight.isfinite().all() for weight in agent.model.parameters()):
@@ -660,7 +715,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         warm_start(agent, args, task)
     agent.copy_model()
     parameters = list(agent.model.parameters())
-    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
+    # [D03] Not 1e-5, as for small networks: a large model's gradients are smaller than that.
+    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-8, fused=True)
     sources = digests(args, run_dir)
     first_iteration = restore(run_dir, args, agent, optimizer)
     steps = first_iteration * N
@@ -670,7 +726,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
 
     bar = tqdm(total=num_iterations * N, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
-        if (iteration - first_iteration) % save_every == 0:
+        is_cut = (iteration - first_iteration) % save_every == 0
+        if is_cut:
             # This is a clean cut: what follows depends on what is saved, and on nothing else.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, sources)
@@ -684,13 +741,20 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         with torch.no_grad():
             problems = [random.choice(task.training) for _ in range(N // args.group_size)]
             problems = [problem for problem in problems for _ in range(args.group_size)]
-            tokens, attended, mask = complete(agent, [problem["prompt"] for problem in problems])
-            rows, _, scores, exact = grade(agent, task, problems, tokens, mask)
+            prompts = [problem["prompt"] for problem in problems]
+            tokens, attended, mask, sampled = complete(agent, prompts)
+            rows, texts, scores, exact = grade(agent, task, problems, tokens, mask)
             if any(score.ndim for score in scores):
                 refuse("--reward scores tokens, but groups are compared as a whole; see ppo_llm.py")
+            if is_cut and args.checkpoints:  # to be read by people
+                answers = list_answers(problems, texts, scores, exact)
+                write_lines(run_dir / f"answers_{steps:08}.jsonl", answers)
             # The weights are still those that acted.
             inputs = (tokens, attended, mask)
             logprobs = in_pieces(agent, inputs, args.micro_batch)
+            sampler_gap = (logprobs - sampled)[mask].abs().mean().item()  # 0 but for rounding
+            if iteration == first_iteration:
+                check_gap(sampler_gap, args)
             ref_logprobs = logprobs
             if agent.reference:
                 ref_logprobs = in_pieces(agent.reference_logprobs, inputs, args.micro_batch)
@@ -725,10 +789,11 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         row["exact"] = float(np.mean(exact))
         row["finished"] = float(np.mean([has_ended(agent, completion) for completion in rows]))
         row["length"] = mask.sum().item() / N
+        row["sampler_gap"] = sampler_gap
         row["learning_rate"] = optimizer.param_groups[0]["lr"]
         row["tokens_per_second"] = mask.sum().item() / (time.perf_counter() - began)
         if not iteration:
-            show_first_scores(totals, bar)
+            show_first_scores(totals, row, agent, task, bar)
         log.append(row)
         write_row(row, bar, writer, args)
         if on_iteration and on_iteration(row):
@@ -769,8 +834,9 @@ def check(args: Args) -> None:
     ranges |= dict.fromkeys(counts, (1, 10**12))
     ranges |= dict.fromkeys(unbounded, (0, math.inf))
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1)}
+    defaults = Args()
     for name, value in vars(args).items():
-        default = getattr(Args, name)
+        default = getattr(defaults, name)
         if isinstance(default, str | None):
             if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
@@ -786,6 +852,10 @@ def check(args: Args) -> None:
         refuse(f"--num-minibatches {args.num_minibatches} does not cut {N} into equal parts of 2+")
     if args.group_size < 2 or N % args.group_size:
         refuse(f"--group-size {args.group_size} does not cut {N} completions into groups of 2+")
+    try:
+        json.loads(args.chat_options).keys()
+    except (AttributeError, ValueError):
+        refuse(f"--chat-options {args.chat_options} is no JSON object")
     if args.temperature == 0:
         refuse("--temperature 0 leaves nothing to learn from; --eval-greedy evaluates so")
     if args.evaluate and not args.eval_episodes:
@@ -866,11 +936,31 @@ def refuse_broken(numbers: dict, steps: int) -> None:
             raise FloatingPointError(f"{name} is not finite before step {steps}")
 
 
-def show_first_scores(totals: list[float], bar: tqdm) -> None:
-    """Print the mean score of the first completions, which were sampled before the first step."""
-    alike = max(map(totals.count, totals)) > 0.98 * len(totals)
-    warning = "; nearly all are the same, so little is learned: try more --sft-steps"
-    bar.write(f"score before the first step: {np.mean(totals):.3g}{warning * alike}")
+def show_first_scores(totals: list[float], row: dict, agent: Agent, task: Task, bar: tqdm) -> None:
+    """Print the mean score of the first completions, and advice if nearly all are the same."""
+    usual = max(totals, key=totals.count)
+    warning = ""
+    if totals.count(usual) > 0.97 * len(totals):
+        advice = first_advice(usual, totals, row, agent, task)
+        warning = f"; nearly all are {usual:.3g}, so it learns slowly at first: {advice}"
+    bar.write(f"score before the first step: {np.mean(totals):.3g}{warning}")
+
+
+def first_advice(usual: float, totals: list[float], row: dict, agent: Agent, task: Task) -> str:
+    """Why nearly all of the first completions have the usual score, and what may help."""
+    args = agent.args
+    answers = [problem["answer"] for problem in task.training[:256] if problem.get("answer")]
+    rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
+    lengths = [len(row) + 1 for row in rows]  # an end is a token, too
+    if row["exact"] > 0.95 or min(totals) < usual == max(totals):
+        return "the task is solved already"
+    if lengths and min(lengths) > args.max_new_tokens:
+        return f"no answer has less than {min(lengths)} tokens, so --max-new-tokens is too small"
+    if args.model == "tiny":
+        return "try more --sft-steps"
+    if row["finished"] < 0.05:
+        return "try more --max-new-tokens, for hardly a completion has come to its end"
+    return "try easier prompts, or a reward that tells bad completions from worse ones"
 
 
 def open_log(run_dir: Path, args: Args, steps: int) -> SummaryWriter:
@@ -979,6 +1069,12 @@ def write_file(path: Path, text: str) -> None:
     os.replace(part, path)
 
 
+def write_lines(path: Path, rows: list[dict]) -> None:
+    """Write a file .jsonl."""
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    write_file(path, "\n".join(lines) + "\n")
+
+
 def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:
     """What save() wrote, after restoring the given parts (agent, optimizer).
 
@@ -1039,13 +1135,14 @@ def check_moments(optimizer: optim.Adam) -> None:
 def report(agent: Agent, args: Args, run_dir: Path, task: Task) -> float:
     """Evaluate, write all answers to completions.jsonl, and show some. Returns the mean score."""
     answers = evaluate(agent, args, task)
-    lines = [json.dumps(answer, ensure_ascii=False) for answer in answers]
     try:
-        write_file(run_dir / "completions.jsonl", "\n".join(lines) + "\n")
+        write_lines(run_dir / "completions.jsonl", answers)
     except OSError as error:  # the folder cannot be written to, say: no reason to lose the scores
         print(f"the answers are not kept: {error}", file=sys.stderr)
     for answer in answers[:5]:
-        print(f"{answer['score']:6.2f}  {answer['prompt'][-60:]!r} -> {answer['completion'][:60]!r}")
+        print(
+            f"{answer['score']:6.2f}  {last_text(answer['prompt'])[-60:]!r} -> {answer['completion'][:60]!r}"
+        )
     score = float(np.mean([answer["score"] for answer in answers]))
     exact = float(np.mean([answer["exact"] for answer in answers]))
     scores = f"mean score {score:.3f}, exact {exact:.3f}"

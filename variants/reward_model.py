@@ -38,7 +38,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -75,16 +75,17 @@ class Args:
     label_noise: float = 0.0  # share of own pairs in which the worse completion is preferred
     reward: str | None = None  # a reward model, or module:function (None: 1 for the answer, else 0)
     chat: bool = False  # prompts are put into the model's chat template
+    chat_options: str = "{}"  # options of that template, as JSON: '{"enable_thinking": false}'
     seed: int = 1  # all random numbers follow from it
-    sft_steps: int = 50  # steps of supervised learning at first (0: none, for a trained model)
-    sft_learning_rate: float = 5e-3  # learning rate of Adam in the steps of supervised learning
+    sft_steps: int | None = None  # steps of supervised learning (None: 50 for tiny, else 0)
+    sft_learning_rate: float | None = None  # in these steps (None: 5e-3 for tiny, else 1e-5)
     total_pairs: int | float = 51_200  # number of pairs that are drawn in total
     batch_size: int = 128  # number of pairs that are drawn together
     max_new_tokens: int = 12  # most tokens of a completion; pairs with longer ones are left out
     temperature: float = 1.0  # temperature of the model that makes pairs
 
     # the algorithm
-    learning_rate: float = 1e-3  # learning rate of Adam; a large model takes about 1e-5
+    learning_rate: float | None = None  # learning rate of Adam (None: 1e-3 for tiny, else 1e-5)
     anneal_lr: bool = True  # the learning rate falls linearly towards zero
     num_minibatches: int = 2  # gradient steps in an iteration
     max_grad_norm: float = 0.5  # a longer gradient is scaled down to this norm (inf: off)
@@ -102,6 +103,15 @@ class Args:
     checkpoints: int = 10  # saves before the end, each in place of the last (0: none)
     track: bool = False  # the run is logged to Weights & Biases, too
     eval_size: int = 500  # pairs held out of training, ranked after it
+
+    def __post_init__(self):
+        """Fill in what is None."""
+        suited = {"sft_steps": 50, "sft_learning_rate": 5e-3, "learning_rate": 1e-3}
+        if self.model != "tiny":  # it knows something, which large steps would ruin
+            suited = {"sft_steps": 0, "sft_learning_rate": 1e-5, "learning_rate": 1e-5}
+        for name, value in suited.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
 
 
 class Batch(NamedTuple):
@@ -168,12 +178,13 @@ class Agent(nn.Module):
         mask = pad([torch.ones(len(row), dtype=torch.bool) for row in rows])
         return tokens.to(self.ends.device), mask.to(self.ends.device)
 
-    def encode(self, prompts: list[str]) -> list[list[int]]:
+    def encode(self, prompts: list[str | list[dict]]) -> list[list[int]]:
         """Prompts as tokens, with all that the model expects around them."""
         if self.args.chat:
-            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            chats = [as_messages(prompt) for prompt in prompts]
+            options = json.loads(self.args.chat_options)
             template = self.tokenizer.apply_chat_template
-            texts = template(chats, add_generation_prompt=True, tokenize=False)
+            texts = template(chats, add_generation_prompt=True, tokenize=False, **options)
         else:
             begin = begin_of_text(self.tokenizer)
             texts = [begin + prompt.removeprefix(begin) for prompt in prompts]
@@ -247,6 +258,18 @@ def load_pretrained(kind: type, name: str) -> tuple:
     if missing:  # these would be random numbers
         raise ValueError(f"{len(missing)} weights are missing, {missing[0]} for instance")
     return tokenizer, model
+
+
+def as_messages(prompt: str | list[dict]) -> list[dict]:
+    """A prompt as messages. One that is a text is what the user says."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return prompt
+
+
+def last_text(text: str | list[dict]) -> str:
+    """A text, or that of the last message."""
+    return as_messages(text)[-1]["content"]
 
 
 def end_of_turn(tokenizer) -> int | None:
@@ -326,21 +349,19 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple:
 
 @torch.no_grad()
 def in_pieces(function: Callable[..., Tensor], rows: tuple[Tensor, ...], size: int) -> Tensor:
-    """Apply function to the rows, size at a time (0: all at once), to save memory."""
-    pieces = zip(*(x.split(size or len(x)) for x in rows), strict=True)
-    return torch.cat([function(*piece) for piece in pieces])
+    """Apply function to the rows, size at a time, to save memory."""
+    return torch.cat([function(*piece) for piece in split_rows(rows, size)])
 
 
-def split_batch(batch: Batch, size: int) -> list[Batch]:
-    """The batch in pieces of so many rows (0: in one)."""
-    pieces = zip(*(x.split(size or len(x)) for x in batch), strict=True)
-    return [Batch(*piece) for piece in pieces]
+def split_rows(rows: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
+    """The rows in pieces of so many (0: in one)."""
+    return zip(*(x.split(size or len(x)) for x in rows), strict=True)
 
 
 def compute_gradients(agent: Agent, batch: Batch, args: Args) -> dict:
     """Add the gradients of the loss to the agent's own. Returns metrics."""
     total = {}
-    for piece in split_batch(batch, args.micro_batch):
+    for piece in map(Batch._make, split_rows(batch, args.micro_batch)):
         loss, metrics = reward_loss(agent.score(piece.tokens, piece.attended))
         share = len(piece.tokens) / len(batch.tokens)
         (share * loss).backward()
@@ -364,13 +385,13 @@ def make_task(args: Args) -> Task:
         problems = sorting_problems()
     else:
         needed = ("prompt", "answer") if not reward or args.sft_steps else ("prompt",)
-        problems = read_problems(args.task, needed)
+        problems = read_problems(args, needed)
     held_out = problems[: args.eval_size]
     if reward and not names_code(args.reward):
         prompts = [problem["prompt"] for problem in problems]
         check_judge(f"--reward {args.reward}", reward, args, prompts)
-    seen = {problem["prompt"] for problem in held_out}
-    training = [problem for problem in problems if problem["prompt"] not in seen]  # [L10] no leak
+    seen = {str(problem["prompt"]) for problem in held_out}
+    training = [x for x in problems if str(x["prompt"]) not in seen]  # [L10] no leak
     if not training and not args.evaluate:
         held = f"--eval-size {args.eval_size} holds out all {len(problems)} prompts"
         refuse(f"{held}: take fewer")
@@ -386,25 +407,38 @@ def sorting_problems() -> list[dict]:
     return problems
 
 
-def read_problems(path: str, needed: tuple[str, ...]) -> list[dict]:
-    """Problems of a file .jsonl, each with the needed texts, and None for what only others have."""
+def read_problems(args: Args, needed: tuple[str, ...]) -> list[dict]:
+    """Problems of args.task, each with the needed texts, and None for what only others have."""
     problems = []
-    where = f"--task {path}"
+    where = f"--task {args.task}"
     try:
-        for line in Path(path).read_text("utf-8").rstrip().split("\n"):
-            where = f"{path} line {len(problems) + 1}"
+        for line in Path(args.task).read_text("utf-8").rstrip().split("\n"):
+            where = f"{args.task} line {len(problems) + 1}"
             problem = json.loads(line)
             json.dumps(problem, ensure_ascii=False).encode()  # an error, if it has half a character
             if not problems and "chosen" in problem:
                 needed = ("prompt", "chosen", "rejected")
-            texts = all(isinstance(problem.get(name), str) for name in needed)
-            if not texts or not problem["prompt"]:
-                raise ValueError(f"each problem takes {' and '.join(needed)}, as text")
+            for name in ("chosen", "rejected"):
+                if isinstance(problem.get(name), list):
+                    problem[name] = last_text(problem[name])
+            check_problem(problem, needed, args.chat)
             problems.append({"answer": problem.get("chosen")} | problem)
-    except (AttributeError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         refuse(f"{where}: {type(error).__name__}: {error}")
     names = {name: None for problem in problems for name in problem}
     return [names | problem for problem in problems]
+
+
+def check_problem(problem: dict, needed: tuple[str, ...], chat: bool) -> None:
+    """Raise an error if a needed text is none. With chat, the prompt may be a list of messages."""
+    prompt = problem.get("prompt")
+    if chat and isinstance(prompt, list):
+        prompt = "".join(message["role"] + message["content"] for message in prompt)
+    texts = problem | {"prompt": prompt}
+    for name in needed:
+        if not isinstance(texts.get(name), str) or texts["prompt"] == "":
+            messages = " (with --chat, prompt may be a list of messages)"
+            raise ValueError(f"each problem takes {' and '.join(needed)}, as text{messages}")
 
 
 def names_code(reward: str) -> bool:
@@ -492,8 +526,7 @@ def whole_texts(tokenizer, chat: bool, prompts, completions, finished) -> list[s
     texts = []
     for prompt, completion, ended in zip(prompts, completions, finished, strict=True):
         if chat:
-            question = {"role": "user", "content": prompt}
-            turns = [question, {"role": "assistant", "content": completion}]
+            turns = [*as_messages(prompt), {"role": "assistant", "content": completion}]
             template = tokenizer.apply_chat_template
             texts.append(template(turns, tokenize=False, continue_final_message=not ended))
         else:
@@ -582,7 +615,7 @@ def evaluate(agent: Agent, args: Args, pairs: list[tuple]) -> np.ndarray:
 
 def warm_start(agent: Agent, args: Args, task: Task) -> None:
     """Supervised learning: the policy gradient, of the right tokens, all with an advantage of 1."""
-    optimizer = optim.Adam(agent.model.parameters(), args.sft_learning_rate, eps=1e-5)
+    optimizer = optim.Adam(agent.model.parameters(), args.sft_learning_rate)
     end = agent.end_ids[:1]
     for _ in tqdm(range(args.sft_steps), desc="warm start", leave=False, disable=None):
         problems = [random.choice(task.training) for _ in range(args.batch_size)]
@@ -594,9 +627,11 @@ def warm_start(agent: Agent, args: Args, task: Task) -> None:
         rows = [(row + end)[: args.max_new_tokens] for row in answer_rows]
         completions, mask = agent.pad_rows(rows)
         tokens = torch.cat([prompts, completions], 1)
-        logprob = agent(tokens, torch.cat([attended, mask], 1), mask)
+        rows = (tokens, torch.cat([attended, mask], 1), mask)
         optimizer.zero_grad()
-        (-logprob[mask].mean()).backward()
+        for *inputs, counts in split_rows(rows, args.micro_batch):
+            logprob = agent(*inputs, counts)[counts]
+            (-logprob.sum() / mask.sum()).backward()  # the pieces add up to a mean
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
     if not all(weight.isfinite().all() for weight in agent.model.parameters()):
@@ -670,7 +705,7 @@ def find_pairs(agent: Agent, args: Args, task: Task, run_dir: Path) -> tuple[lis
             seed_everything(args.seed, "pairs")
             own = make_pairs(agent, args, task, task.held_out, args.eval_size)
             own += make_pairs(agent, args, task, task.training, args.num_pairs)
-            write_file(path, "\n".join(map(json.dumps, own)) + "\n")
+            write_lines(path, own)
         task = make_task(replace(args, task=str(path), reward=None))
     return encode_pairs(agent, args, task.training), encode_pairs(agent, args, task.held_out)
 
@@ -711,7 +746,8 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     judge = make_judge(agent.tokenizer, agent.scorer, args)
     check_judge(f"--model {args.model}", judge, args, [pair["prompt"] for pair in task.training])
     parameters = list(agent.scorer.parameters())
-    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-5, fused=True)  # [D03] not 1e-8
+    # [D03] Not 1e-5, as for small networks: a large model's gradients are smaller than that.
+    optimizer = optim.Adam(parameters, args.learning_rate, eps=1e-8, fused=True)
     sources = digests(args, run_dir)
     first_iteration = restore(run_dir, args, agent, optimizer)
     steps = first_iteration * N
@@ -790,8 +826,9 @@ def check(args: Args) -> None:
     ranges |= dict.fromkeys(counts, (1, 10**12))
     ranges |= dict.fromkeys(unbounded, (0, math.inf))
     ranges |= {"threads": (1, 1024), "seed": (0, 2**32 - 1), "label_noise": (0, 1)}
+    defaults = Args()
     for name, value in vars(args).items():
-        default = getattr(Args, name)
+        default = getattr(defaults, name)
         if isinstance(default, str | None):
             if not isinstance(value, str | type(default)):
                 refuse(f"{flag(name)} {value} is not text")
@@ -805,6 +842,10 @@ def check(args: Args) -> None:
     N = args.batch_size
     if N % args.num_minibatches or N // args.num_minibatches < 2:
         refuse(f"--num-minibatches {args.num_minibatches} does not cut {N} into equal parts of 2+")
+    try:
+        json.loads(args.chat_options).keys()
+    except (AttributeError, ValueError):
+        refuse(f"--chat-options {args.chat_options} is no JSON object")
     if args.temperature == 0:
         refuse("--temperature 0 gives two completions that are the same")
 
@@ -982,6 +1023,12 @@ def write_file(path: Path, text: str) -> None:
     part.unlink(missing_ok=True)
     part.write_text(text, "utf-8")
     os.replace(part, path)
+
+
+def write_lines(path: Path, rows: list[dict]) -> None:
+    """Write a file .jsonl."""
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    write_file(path, "\n".join(lines) + "\n")
 
 
 def load(run_dir: str | Path, resuming: Args | None = None, **parts) -> dict:

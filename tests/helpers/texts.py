@@ -79,6 +79,10 @@ def right_once(completions, **columns):
     return [1.0] + [0.0] * (len(completions) - 1)
 
 
+def wrong_once(completions, **columns):
+    return [0.0] + [1.0] * (len(completions) - 1)
+
+
 def first_alone(prompts, completions, **columns):
     return [1.0] + [0.0] * (len(prompts) - 1)
 
@@ -200,7 +204,7 @@ def first_batch(script, args, record):
 def assert_greedy_without_a_cache(script):
     """Completions are those of the most probable tokens, each of which all before it decide."""
     agent = make_agent(script)
-    tokens, _, mask = script.complete(agent, PROMPTS, greedy=True)
+    tokens, _, mask, *_ = script.complete(agent, PROMPTS, greedy=True)
     for n, prompt in enumerate(PROMPTS):
         row = encoded(agent, [prompt])[0]
         for _ in range(int(mask[n].sum())):
