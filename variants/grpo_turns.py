@@ -407,72 +407,6 @@ def complete(agent: Agent, rows: list[list[int]], greedy: bool = False) -> tuple
     return tokens, attended, torch.stack(masks, 1), torch.stack(logprobs, 1)
 
 
-@dataclass
-class Conversation:
-    """What model and world have said after a prompt."""
-
-    problem: dict
-    prompt: list[int]  # its tokens
-    tokens: list[int] = field(default_factory=list)  # those of both, in their order
-    mine: list[bool] = field(default_factory=list)  # whether a token is the model's own
-    logprobs: list[float] = field(default_factory=list)  # what the sampler says of its own tokens
-    turns: list[str] = field(default_factory=list)  # the texts: the model's, the world's, and so on
-    last: list[int] = field(default_factory=list)  # tokens of the model's last turn
-
-    def add(self, row: list[int], text: str, logprobs: list[float] | None = None) -> None:
-        """Add a turn: the model's, which has logprobs, or the world's, which has none."""
-        mine = logprobs is not None
-        self.tokens += row
-        self.mine += [mine] * len(row)
-        self.logprobs += logprobs or [0.0] * len(row)
-        self.turns.append(text)
-        if mine:
-            self.last = row
-
-
-def converse(agent: Agent, task: "Task", problems: list[dict], greedy: bool = False) -> list[Conversation]:
-    """Let the model and the world speak in turn. The model begins, and has the last word."""
-    prompts = agent.encode([problem["prompt"] for problem in problems])
-    talks = [Conversation(*parts) for parts in zip(problems, prompts, strict=True)]
-    going = talks
-    for turn in range(agent.args.max_turns):
-        if turn:
-            going = [talk for talk in going if hear(agent, task, talk)]
-        if not going:
-            break
-        rows = [talk.prompt + talk.tokens for talk in going]
-        tokens, _, mask, logprobs = complete(agent, rows, greedy)
-        said, texts = decode(agent, tokens, mask)
-        for talk, row, text, sampled in zip(going, said, texts, logprobs.tolist(), strict=True):
-            talk.add(row, text, sampled[: len(row)])
-    return talks
-
-
-def hear(agent: Agent, task: "Task", talk: Conversation) -> bool:
-    """Let the world reply. Returns whether the model is to speak again."""
-    if not has_ended(agent, talk.last):
-        return False
-    reply = task.world(talk.problem, talk.turns)  # [T2] its own words are all that it believes
-    if reply is None:
-        return False
-    row = agent.encode_reply(reply)
-    length = len(talk.prompt + talk.tokens + row) + agent.args.max_new_tokens
-    if length > most_tokens(agent.model):
-        return False
-    talk.add(row, last_text(reply))
-    return True
-
-
-def as_rows(agent: Agent, talks: list[Conversation]) -> tuple[Tensor, ...]:
-    """Conversations as tensors: tokens and attended (N, P + T), mask and logprobs (N, T)."""
-    prompts, attended = agent.pad_rows([talk.prompt for talk in talks], "left")
-    tokens, is_said = agent.pad_rows([talk.tokens for talk in talks])
-    mine, _ = agent.pad_rows([talk.mine for talk in talks])
-    logprobs, _ = agent.pad_rows([talk.logprobs for talk in talks])
-    mask = mine.bool() & is_said  # [T1] the world's tokens are attended to, and do not count
-    return torch.cat([prompts, tokens], 1), torch.cat([attended, is_said], 1), mask, logprobs
-
-
 @torch.no_grad()
 def in_pieces(function: Callable[..., Tensor], rows: tuple[Tensor, ...], size: int) -> Tensor:
     """Apply function to the rows, size at a time, to save memory."""
@@ -509,6 +443,74 @@ class Task(NamedTuple):
     held_out: list[dict]
     reward: Callable[..., list] | None  # None: 1 for the answer, 0 for all else
     world: Callable[[dict, list[str]], str | list[dict] | None]  # its reply to the turns so far
+
+
+@dataclass
+class Conversation:
+    """What model and world have said after a prompt."""
+
+    problem: dict
+    prompt: list[int]  # its tokens
+    tokens: list[int] = field(default_factory=list)  # those of both, in their order
+    mine: list[bool] = field(default_factory=list)  # whether a token is the model's own
+    logprobs: list[float] = field(default_factory=list)  # what the sampler says of its own tokens
+    turns: list[str] = field(default_factory=list)  # the texts: the model's, the world's, and so on
+    last: list[int] = field(default_factory=list)  # tokens of the model's last turn
+
+    def add(self, row: list[int], text: str, logprobs: list[float] | None = None) -> None:
+        """Add a turn: the model's, which has logprobs, or the world's, which has none."""
+        mine = logprobs is not None
+        self.tokens += row
+        self.mine += [mine] * len(row)
+        self.logprobs += logprobs or [0.0] * len(row)
+        self.turns.append(text)
+        if mine:
+            self.last = row
+
+
+def converse(agent: Agent, task: Task, problems: list[dict], greedy: bool = False) -> list[Conversation]:
+    """Let the model and the world speak in turn. The model begins, and has the last word."""
+    prompts = agent.encode([problem["prompt"] for problem in problems])
+    talks = [Conversation(*parts) for parts in zip(problems, prompts, strict=True)]
+    going = talks
+    for turn in range(agent.args.max_turns):
+        if turn:
+            going = [talk for talk in going if hear(agent, task, talk)]
+        if not going:
+            break
+        rows = [talk.prompt + talk.tokens for talk in going]
+        tokens, _, mask, logprobs = complete(agent, rows, greedy)
+        said, texts = decode(agent, tokens, mask)
+        for talk, row, text, sampled in zip(going, said, texts, logprobs.tolist(), strict=True):
+            talk.add(row, text, sampled[: len(row)])
+    return talks
+
+
+def hear(agent: Agent, task: Task, talk: Conversation) -> bool:
+    """Let the world reply. Returns whether the model is to speak again."""
+    if not has_ended(agent, talk.last):
+        return False
+    reply = task.world(talk.problem, talk.turns)  # [T2] its own words are all that it believes
+    if reply is None:
+        return False
+    if not isinstance(reply, str | list):
+        refuse(f"--world returns {reply!r}, but a reply is a text, a list of messages, or None")
+    row = agent.encode_reply(reply)
+    length = len(talk.prompt + talk.tokens + row) + agent.args.max_new_tokens
+    if length > most_tokens(agent.model):
+        return False
+    talk.add(row, last_text(reply))
+    return True
+
+
+def as_rows(agent: Agent, talks: list[Conversation]) -> tuple[Tensor, ...]:
+    """Conversations as tensors: tokens and attended (N, P + T), mask and logprobs (N, T)."""
+    prompts, attended = agent.pad_rows([talk.prompt for talk in talks], "left")
+    tokens, is_said = agent.pad_rows([talk.tokens for talk in talks])
+    mine, _ = agent.pad_rows([talk.mine for talk in talks])
+    logprobs, _ = agent.pad_rows([talk.logprobs for talk in talks])
+    mask = mine.bool() & is_said  # [T1] the world's tokens are attended to, and do not count
+    return torch.cat([prompts, tokens], 1), torch.cat([attended, is_said], 1), mask, logprobs
 
 
 def make_task(args: Args) -> Task:

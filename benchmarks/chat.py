@@ -1,0 +1,118 @@
+"""What a pretrained chat model learns on a CPU, for docs/chat.md.
+
+    python tools/smollm2.py chat
+    python benchmarks/chat.py [TASK ...]    # ten minutes of a core for a run; chat.toml has their flags
+
+results/chat_TASK.csv has of each run its curve, and a last line of the answers to held-out prompts;
+results/chat_TASK.jsonl has the answers of seed 1 to the first ten. Finished runs stay.
+Then benchmarks/results.py writes the page.
+"""
+
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+from common import RESULTS, ROOT, markdown, provenance, read_dicts, write_rows
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+TABLE = tomllib.loads((ROOT / "benchmarks" / "chat.toml").read_text("utf-8"))
+METRICS = ["score", "exact", "finished", "length", "entropy", "ref_kl", "accuracy", "sampler_gap"]
+COLUMNS = ["method", "seed", "steps", *METRICS, "seconds", "made"]
+SHOWN = 10
+
+
+def methods(task: str) -> dict[str, dict[str, str]]:
+    """The runs of a task, by the names of their methods."""
+    return {name: run for name, run in TABLE["tasks"][task].items() if isinstance(run, dict)}
+
+
+def command(task: str, method: str) -> str:
+    """A run as one types it, but for its seed."""
+    own, run = TABLE["tasks"][task], methods(task)[method]
+    task_flags = (
+        f"--model chat/model --chat --dtype bfloat16 --task chat/{task}.jsonl --reward {own['reward']}"
+    )
+    return f"{run['script']} {task_flags} {own['flags']} {run['flags']}"
+
+
+def csv_path(task: str) -> Path:
+    """Where the results of a task are."""
+    return RESULTS / f"chat_{task}.csv"
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    """The metrics of a run, iteration by iteration."""
+    events = EventAccumulator(str(folder)).Reload()
+    rows: dict[int, dict[str, float]] = {}
+    for name in set(METRICS) & set(events.Tags()["scalars"]):
+        for event in events.Scalars(name):
+            rows.setdefault(event.step, {"steps": event.step})[name] = event.value
+    return [rows[step] for step in sorted(rows)]
+
+
+def measure(task: str, method: str, seed: int) -> None:
+    """Do a run, and add it to the results."""
+    folder = ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
+    begin = time.perf_counter()
+    words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
+    subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - begin
+    found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
+    last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
+    last |= {"steps": "evaluation", "seconds": seconds}
+    made = provenance(["torch", "transformers", "numpy"])
+    rows = [{"method": method, "seed": seed, "made": made} | row for row in [*curve(folder), last]]
+    rows = [{k: f"{x:.4g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
+    rows = read_dicts(csv_path(task)) + rows
+    write_rows(csv_path(task), COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in rows))
+    if seed == TABLE["seeds"][0]:
+        with csv_path(task).with_suffix(".jsonl").open("a", encoding="utf-8") as file:
+            for answer in found[:SHOWN]:
+                file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
+    print(task, method, seed, last, flush=True)
+
+
+def ends(task: str, method: str, column: str) -> list[float]:
+    """A number of the evaluation, of each seed that is there."""
+    rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["steps"]) == (method, "evaluation")]
+    return [float(row[column]) for row in sorted(rows, key=lambda row: int(row["seed"]))]
+
+
+def scores(task: str) -> str:
+    """The score of each method on held-out prompts."""
+    lines = []
+    for method in methods(task):
+        found = ends(task, method, "score")
+        cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}"]
+        lines.append([method, f"`{methods(task)[method]['flags']}`", *cells])
+    return markdown(["", "its own flags", "held-out score, seeds 1, 2, 3", "mean"], lines)
+
+
+def answers(task: str, *chosen: str) -> str:
+    """The first ten held-out prompts, with the answers of the chosen methods, seed 1."""
+    found = map(json.loads, csv_path(task).with_suffix(".jsonl").read_text("utf-8").splitlines())
+    lines = {}
+    for answer in found:
+        if answer["method"] in chosen:
+            lines.setdefault(answer["prompt"], {})[answer["method"]] = f"`{answer['completion']!r}`"
+    rows = [[prompt, *(cells[name] for name in chosen)] for prompt, cells in lines.items()]
+    return markdown(["prompt", *chosen], rows)
+
+
+def main() -> None:
+    """Do all runs of the named tasks that are missing, or of all."""
+    for task in sys.argv[1:] or TABLE["tasks"]:
+        for seed in TABLE["seeds"]:
+            for method in methods(task):
+                there = {(row["method"], int(row["seed"])) for row in read_dicts(csv_path(task))}
+                wanted = method != "untrained" or seed == TABLE["seeds"][0]
+                if wanted and (method, seed) not in there:
+                    measure(task, method, seed)
+
+
+if __name__ == "__main__":
+    main()
