@@ -67,26 +67,32 @@ def json_object(completions: list[str], answer: list[str], **_) -> list[float]:
     return scores
 
 
-def one_sentence(completions: list[str], finished: list[bool], **_) -> list[float]:
-    """1 for one sentence of at most 12 words that has come to its end, else 0."""
-    scores = []
-    for text, ended in zip(completions, finished, strict=True):
-        sentence = re.fullmatch(r"[^.!?\n]+\.", text.strip())
-        scores.append(float(ended and sentence is not None and len(text.split()) <= 12))
-    return scores
+def short_words(completions: list[str], **_) -> list[float]:
+    """The share of words that have at most four letters; 0 for a text without words."""
+    words = [re.findall(r"[a-z]+", text.lower()) for text in completions]
+    return [sum(len(word) <= 4 for word in found) / max(1, len(found)) for found in words]
+
+
+def ask(question: str) -> list[dict[str, str]]:
+    """A prompt with a system message. Without one, the model's template would add a longer one."""
+    system = {"role": "system", "content": "You are a helpful assistant."}
+    return [system, {"role": "user", "content": question}]
 
 
 def tasks() -> dict[str, list[dict]]:
     """Problems of each task, in a random order that is always the same."""
     sums = []
     for a, b in itertools.product(range(1, 50), repeat=2):
-        sums.append({"prompt": f"What is {a} + {b}? Answer with the number only.", "answer": str(a + b)})
+        sums.append({"prompt": ask(f"What is {a} + {b}? Answer with the number only."), "answer": str(a + b)})
     people = []
     for name, age, city in itertools.product(NAMES.split(), range(18, 80, 3), CITIES.split()):
         fact = f"{name} is {age} years old and lives in {city}."
-        prompt = f"{fact} Write this as a JSON object with the keys name, age and city. Write nothing else."
-        people.append({"prompt": prompt, "answer": json.dumps({"name": name, "age": age, "city": city})})
-    questions = [{"prompt": form.format(thing)} for form in FORMS for thing in THINGS]
+        wish = "Write this as a JSON object with the keys name, age and city. Write nothing else."
+        answer = json.dumps({"name": name, "age": age, "city": city})
+        people.append({"prompt": ask(f"{fact} {wish}"), "answer": answer})
+    questions = []
+    for form, thing in itertools.product(FORMS, THINGS):
+        questions.append({"prompt": ask(form.format(thing))})
     found = {"sums": sums, "people": people, "questions": questions}
     for problems in found.values():
         random.Random(0).shuffle(problems)
