@@ -20,7 +20,18 @@ from common import RESULTS, ROOT, markdown, provenance, read_dicts, write_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TABLE = tomllib.loads((ROOT / "benchmarks" / "chat.toml").read_text("utf-8"))
-METRICS = ["score", "exact", "finished", "length", "entropy", "ref_kl", "accuracy", "sampler_gap"]
+METRICS = [
+    "score",
+    "exact",
+    "finished",
+    "length",
+    "entropy",
+    "ref_kl",
+    "accuracy",
+    "sampler_gap",
+    "turns",
+    "calls",
+]
 COLUMNS = ["method", "seed", "steps", *METRICS, "seconds", "made"]
 SHOWN = 10
 
@@ -33,10 +44,13 @@ def methods(task: str) -> dict[str, dict[str, str]]:
 def command(task: str, method: str) -> str:
     """A run as one types it, but for its seed."""
     own, run = TABLE["tasks"][task], methods(task)[method]
-    task_flags = (
-        f"--model chat/model --chat --dtype bfloat16 --task chat/{task}.jsonl --reward {own['reward']}"
-    )
-    return f"{run['script']} {task_flags} {own['flags']} {run['flags']}"
+    return " ".join(f"{run['script']} {own['model']} {own['flags']} {run['flags']}".split())
+
+
+def seeds(task: str, method: str) -> list[int]:
+    """The seeds of a run. One is enough for what a pretrained model is before it learns."""
+    found = TABLE["tasks"][task].get("seeds", TABLE["seeds"])
+    return found[:1] if method == "untrained" and TABLE["tasks"][task]["model"] else found
 
 
 def csv_path(task: str) -> Path:
@@ -64,16 +78,23 @@ def measure(task: str, method: str, seed: int) -> None:
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
     last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
     last |= {"steps": "evaluation", "seconds": seconds}
+    if "turns" in found[0]:
+        last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
     made = provenance(["torch", "transformers", "numpy"])
     rows = [{"method": method, "seed": seed, "made": made} | row for row in [*curve(folder), last]]
     rows = [{k: f"{x:.4g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
     rows = read_dicts(csv_path(task)) + rows
     write_rows(csv_path(task), COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in rows))
-    if seed == TABLE["seeds"][0]:
+    if seed == 1:
         with csv_path(task).with_suffix(".jsonl").open("a", encoding="utf-8") as file:
             for answer in found[:SHOWN]:
                 file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
     print(task, method, seed, last, flush=True)
+
+
+def asked_rightly(answer: dict) -> bool:
+    """Whether the calculator was asked for the sum of the prompt."""
+    return answer["turns"][0] == answer["prompt"].replace(">", "=")
 
 
 def ends(task: str, method: str, column: str) -> list[float]:
@@ -87,7 +108,7 @@ def scores(task: str) -> str:
     lines = []
     for method in methods(task):
         found = ends(task, method, "score")
-        cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}"]
+        cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}" if found else ""]
         lines.append([method, f"`{methods(task)[method]['flags']}`", *cells])
     return markdown(["", "its own flags", "held-out score, seeds 1, 2, 3", "mean"], lines)
 
@@ -98,19 +119,39 @@ def answers(task: str, *chosen: str) -> str:
     lines = {}
     for answer in found:
         if answer["method"] in chosen:
-            lines.setdefault(answer["prompt"], {})[answer["method"]] = f"`{answer['completion']!r}`"
+            prompt = answer["prompt"]
+            prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+            said = answer.get("turns") or answer["completion"]
+            lines.setdefault(prompt, {})[answer["method"]] = f"`{said!r}`"
     rows = [[prompt, *(cells[name] for name in chosen)] for prompt, cells in lines.items()]
     return markdown(["prompt", *chosen], rows)
+
+
+def table(what: str, *words: str) -> str:
+    """What results.py puts between its markers."""
+    return {"scores": scores, "answers": answers, "calls": calls}[what](*words)
+
+
+def calls() -> str:
+    """The calculator: each seed before and after."""
+    lines = []
+    for method in methods("calculator"):
+        cells = []
+        for column in ("score", "calls"):
+            found = ends("calculator", method, column)
+            cells += [", ".join(f"{x:.3f}" for x in found), f"{np.mean(found):.3f}"]
+        lines.append([method, *cells])
+    heads = ["right sums, seeds 1 to 5", "mean", "the calculator was asked rightly", "mean"]
+    return markdown(["", *heads], lines)
 
 
 def main() -> None:
     """Do all runs of the named tasks that are missing, or of all."""
     for task in sys.argv[1:] or TABLE["tasks"]:
-        for seed in TABLE["seeds"]:
+        for seed in TABLE["tasks"][task].get("seeds", TABLE["seeds"]):
             for method in methods(task):
                 there = {(row["method"], int(row["seed"])) for row in read_dicts(csv_path(task))}
-                wanted = method != "untrained" or seed == TABLE["seeds"][0]
-                if wanted and (method, seed) not in there:
+                if seed in seeds(task, method) and (method, seed) not in there:
                     measure(task, method, seed)
 
 

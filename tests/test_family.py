@@ -38,8 +38,8 @@ def not_imported(path):
 
 ppo_llm, grpo = not_imported("variants/ppo_llm.py"), not_imported("variants/grpo.py")
 dpo, reward_model = not_imported("variants/dpo.py"), not_imported("variants/reward_model.py")
-truncated = not_imported("variants/ppo_llm_truncated.py")
-LANGUAGE = [ppo_llm, grpo, truncated, dpo, reward_model]
+truncated, turns = not_imported("variants/ppo_llm_truncated.py"), not_imported("variants/grpo_turns.py")
+LANGUAGE = [ppo_llm, grpo, truncated, turns, dpo, reward_model]
 FAMILY = {
     "R": reinforce_baseline,
     "D": ppo_discrete,
@@ -114,6 +114,12 @@ FORKS = {  # of what, and what is not as there
         " restore recent_means show_first_scores write_row save load check_contents",
     ),
     grpo: (ppo_llm, "Args Batch Agent group_advantages grpo_loss compute_gradients train check write_row"),
+    turns: (
+        grpo,
+        "Args Agent check_model most_tokens complete Task Conversation converse hear as_rows make_task"
+        " calculator sum_problems load_reward load_code grade evaluate list_answers warm_start transcripts"
+        " train check digests path_of_code report main",
+    ),
     dpo: (
         grpo,
         "Args Batch dpo_loss Agent complete score_pairs compute_gradients make_task read_problems"
@@ -138,6 +144,7 @@ DIFFS = {  # lines added and taken away
     (ppo_continuous, trpo): (120, 80),
     (ppo_llm, truncated): (205, 100),
     (ppo_llm, grpo): (70, 90),
+    (grpo, turns): (200, 70),
     (grpo, dpo): (190, 220),
     (dpo, reward_model): (145, 140),
 }
@@ -364,7 +371,7 @@ def test_tagged_lines_of_the_lstm_are_those_of_its_parent_and_of_atari():
     assert set(tags_of(ppo_lstm)) == set(tags_of(ppo_discrete)) - {"D06"} | memory
 
 
-EVERY = [*FAMILY.values(), ppo_tensor_envs, ppo_lstm]
+EVERY = [*FAMILY.values(), ppo_tensor_envs, ppo_lstm, turns]
 
 
 def lines_of_train(module):

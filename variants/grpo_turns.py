@@ -450,12 +450,12 @@ class Conversation:
     """What model and world have said after a prompt."""
 
     problem: dict
-    prompt: list[int]  # its tokens
-    tokens: list[int] = field(default_factory=list)  # those of both, in their order
-    mine: list[bool] = field(default_factory=list)  # whether a token is the model's own
-    logprobs: list[float] = field(default_factory=list)  # what the sampler says of its own tokens
-    turns: list[str] = field(default_factory=list)  # the texts: the model's, the world's, and so on
-    last: list[int] = field(default_factory=list)  # tokens of the model's last turn
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)  # both speak here, in turn
+    mine: list[bool] = field(default_factory=list)  # true where the model has said a token
+    logprobs: list[float] = field(default_factory=list)  # the sampler's, and 0 for the world
+    turns: list[str] = field(default_factory=list)  # the model's text, the world's, and so on
+    last: list[int] = field(default_factory=list)  # the tokens that the model has said last
 
     def add(self, row: list[int], text: str, logprobs: list[float] | None = None) -> None:
         """Add a turn: the model's, which has logprobs, or the world's, which has none."""
@@ -490,7 +490,7 @@ def hear(agent: Agent, task: Task, talk: Conversation) -> bool:
     """Let the world reply. Returns whether the model is to speak again."""
     if not has_ended(agent, talk.last):
         return False
-    reply = task.world(talk.problem, talk.turns)  # [T2] its own words are all that it believes
+    reply = task.world(talk.problem, talk.turns)  # it believes no words but its own
     if reply is None:
         return False
     if not isinstance(reply, str | list):
@@ -509,7 +509,7 @@ def as_rows(agent: Agent, talks: list[Conversation]) -> tuple[Tensor, ...]:
     tokens, is_said = agent.pad_rows([talk.tokens for talk in talks])
     mine, _ = agent.pad_rows([talk.mine for talk in talks])
     logprobs, _ = agent.pad_rows([talk.logprobs for talk in talks])
-    mask = mine.bool() & is_said  # [T1] the world's tokens are attended to, and do not count
+    mask = mine.bool() & is_said  # the world's tokens are attended to, and do not count
     return torch.cat([prompts, tokens], 1), torch.cat([attended, is_said], 1), mask, logprobs
 
 
@@ -807,7 +807,7 @@ def transcripts(agent: Agent, problems: list[dict]) -> list[Conversation]:
                 talk.add(agent.encode_reply(text), text)
             else:
                 row = agent.tokenizer(text, add_special_tokens=False).input_ids + agent.end_ids[:1]
-                row = row[: agent.args.max_new_tokens]  # what is longer could not be sampled
+                row = row[: agent.args.max_new_tokens]  # nothing longer could be sampled
                 talk.add(row, text, [0.0] * len(row))
     return talks
 
