@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, ROOT, markdown, provenance, read_dicts, write_rows
+from common import RESULTS, ROOT, Parser, find, markdown, provenance, read_dicts, write_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TABLE = tomllib.loads((ROOT / "benchmarks" / "chat.toml").read_text("utf-8"))
@@ -147,7 +147,10 @@ def calls() -> str:
 
 def main() -> None:
     """Do all runs of the named tasks that are missing, or of all."""
-    for task in sys.argv[1:] or TABLE["tasks"]:
+    parser = Parser(__doc__)
+    parser.add_argument("tasks", nargs="*", default=[*TABLE["tasks"]], metavar="TASK")
+    for task in parser.parse_args().tasks:
+        find(TABLE["tasks"], task, "task")
         for seed in TABLE["tasks"][task].get("seeds", TABLE["seeds"]):
             for method in methods(task):
                 there = {(row["method"], int(row["seed"])) for row in read_dicts(csv_path(task))}

@@ -11,8 +11,7 @@ import os
 import tempfile
 
 import torch
-from datasets import IterableDataset
-from trl import GRPOConfig, GRPOTrainer
+from common import Parser
 
 from variants import grpo_turns
 
@@ -47,6 +46,9 @@ def gradient(model) -> torch.Tensor:
 
 def theirs(agent, batch, settings: dict, folder: str) -> torch.Tensor:
     """TRL's loss of the batch."""
+    from datasets import IterableDataset
+    from trl import GRPOConfig, GRPOTrainer
+
     config = GRPOConfig(
         output_dir=folder,
         use_cpu=True,
@@ -78,6 +80,7 @@ def theirs(agent, batch, settings: dict, folder: str) -> torch.Tensor:
 
 def main() -> None:
     """Print both losses for each way to average them."""
+    Parser(__doc__).parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     agent, batch = conversations()
     for sequence_ratio in (False, True):

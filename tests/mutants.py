@@ -38,6 +38,7 @@ KNOWN = {
     *GROUPS["games"],
     *GROUPS["texts"],
     "ppo_tensor_envs",
+    "grpo_turns",
     "ppo_lstm",
     "sweep",
     "compare",

@@ -415,7 +415,7 @@ def test_what_is_not_given_suits_the_model(script):
 
 def test_a_sampler_that_is_not_the_learner(script, make_args, monkeypatch):
     """The difference is logged; if it is more than rounding, the first rollout is refused."""
-    args = make_args(script, sft_steps=3)
+    args = make_args(script, sft_steps=3, temperature=0.7)
     _, log = script.train(args)
     assert all(0 < row["sampler_gap"] < 1e-5 for row in log)
     _, log = script.train(make_args(script, dtype="bfloat16"))

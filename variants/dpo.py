@@ -14,7 +14,7 @@
 """Direct Preference Optimization (arXiv 2305.18290), the whole algorithm in one file.
 
     python variants/dpo.py                                # a small new model sorts digits
-    python variants/dpo.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-6
+    python variants/dpo.py --model NAME --chat --task FILE.jsonl
     git diff --no-index variants/grpo.py variants/dpo.py  # what changes when pairs are fixed
 
 Of two completions of a prompt, one was preferred. The model learns which, and samples nothing

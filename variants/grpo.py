@@ -14,7 +14,7 @@
 """Group Relative Policy Optimization (arXiv 2402.03300), the whole algorithm in one file.
 
     python variants/grpo.py                                   # a small new model sorts digits
-    python variants/grpo.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-6
+    python variants/grpo.py --model NAME --chat --task FILE.jsonl
     git diff --no-index variants/ppo_llm.py variants/grpo.py  # what takes the place of the critic
 
 A prompt is an env, a completion is an episode, a token is an action. Only the reward comes from

@@ -14,7 +14,7 @@
 """Proximal Policy Optimization for language models, the whole algorithm in one file.
 
     python variants/ppo_llm.py                               # a small new model sorts digits
-    python variants/ppo_llm.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-6
+    python variants/ppo_llm.py --model NAME --chat --task FILE.jsonl
     git diff --no-index ppo_discrete.py variants/ppo_llm.py  # what changes when tokens are actions
 
 A prompt is an env, a completion is an episode, a token is an action. Only the reward comes from

@@ -14,7 +14,7 @@
 """Truncated PPO for language models, the whole algorithm in one file.
 
     python variants/ppo_llm_truncated.py                      # a small new model sorts digits
-    python variants/ppo_llm_truncated.py --model NAME --task FILE.jsonl --sft-steps 0
+    python variants/ppo_llm_truncated.py --model NAME --chat --task FILE.jsonl
     git diff --no-index variants/ppo_llm.py variants/ppo_llm_truncated.py  # what windows change
 
 A rollout does not wait for the longest answer. It is a window of a few tokens: unfinished answers

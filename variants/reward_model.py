@@ -15,7 +15,7 @@
 
     python variants/reward_model.py --run-dir runs/judge  # from pairs that a new small model makes
     python variants/ppo_llm.py --reward runs/judge --kl-coef 0.1  # the other half of RLHF
-    python variants/reward_model.py --model NAME --task FILE.jsonl --sft-steps 0 --learning-rate 1e-5
+    python variants/reward_model.py --model NAME --chat --task FILE.jsonl
     git diff --no-index variants/dpo.py variants/reward_model.py  # a score in place of a policy
 
 Of two completions of a prompt, one was preferred. The model gives each text a number: the larger the
