@@ -203,7 +203,7 @@ def test_a_conversation_ends_where_the_model_would(make_args, said):
     agent = Agent(args := make_args())
     task = grpo_turns.make_task(args)
     said(agent, *["a</s>"] * 3)
-    agent.model.config.max_position_embeddings = 13
+    agent.model.config.max_position_embeddings = 15
     [talk] = converse(agent, task, task.training[:1])  # "3>", "a", an end, four of the reply: 8 + 4 tokens
     assert talk.turns == ["a", "a1", "a"]
 
