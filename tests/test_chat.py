@@ -1,0 +1,76 @@
+"""The tasks of the pretrained model, their rewards, and the table of its runs."""
+
+import json
+
+import pytest
+
+from benchmarks import chat
+from tools import smollm2
+
+TASKS = smollm2.tasks()
+
+
+def test_tasks():
+    """Each problem has a prompt of its own, and the same order always; a right answer has the full score."""
+    assert {name: len(problems) for name, problems in TASKS.items()} == {
+        "sums": 2401,
+        "people": 4704,
+        "questions": 320,
+    }
+    assert smollm2.tasks() == TASKS
+    for problems in TASKS.values():
+        assert len({str(problem["prompt"]) for problem in problems}) == len(problems)
+        assert all(
+            [message["role"] for message in problem["prompt"]] == ["system", "user"] for problem in problems
+        )
+    for name, reward in (("sums", smollm2.last_number), ("people", smollm2.json_object)):
+        answers = [problem["answer"] for problem in TASKS[name]]
+        assert reward(answers, answers) == [1.0] * len(answers)
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [("28", 1), ("8 + 20 = 28.", 1), ("28 or 29", 0), ("280", 0), ("", 0)]
+)
+def test_last_number(text, score):
+    assert smollm2.last_number([text], ["28"], prompts=[[]]) == [score]
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ('{"name": "Ada", "age": 31}', 1),
+        (' {"age": 31, "name": "Ada"}\n', 1),
+        ('{"name": "Ada", "age": "31"}', 0.5),
+        ('{"name": "Ada"}', 0.5),
+        ('{"name": "Ada", "age": 31, "more": 1, "yet": 2}', 0.5),
+        ('Here: {"name": "Ada", "age": 31}', 0),
+        ('["Ada", 31]', 0),
+        ("31", 0),
+    ],
+)
+def test_json_object(text, score):
+    assert smollm2.json_object([text], [json.dumps({"name": "Ada", "age": 31})]) == [score]
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [("It is a hot hill.", 1), ("A volcano", 0.5), ("", 0), ("12!", 0)]
+)
+def test_short_words(text, score):
+    assert smollm2.short_words([text]) == [score]
+
+
+def test_commands_of_runs():
+    """Each is a script and flags that it knows; the tasks that the tool writes have a table each."""
+    assert {*TASKS} < {*chat.TABLE["tasks"]}
+    for task in chat.TABLE["tasks"]:
+        for method in chat.methods(task):
+            script, *flags = chat.command(task, method).split()
+            text = (chat.ROOT / script).read_text()
+            names = [word[2:].replace("-", "_") for word in flags if word.startswith("--")]
+            assert all(f"    {name}: " in text for name in names)
+    assert chat.seeds("sums", "untrained") == [1] and chat.seeds("sums", "GRPO") == [1, 2, 3]
+
+
+def test_asked_rightly():
+    assert chat.asked_rightly({"prompt": "1+2>", "turns": ["1+2=", "3", "4"]})
+    assert not chat.asked_rightly({"prompt": "1+2>", "turns": ["3"]})
