@@ -50,7 +50,7 @@ def command(task: str, method: str) -> str:
 def seeds(task: str, method: str) -> list[int]:
     """The seeds of a run. One is enough for what a pretrained model is before it learns."""
     found = TABLE["tasks"][task].get("seeds", TABLE["seeds"])
-    return found[:1] if method == "untrained" and TABLE["tasks"][task]["model"] else found
+    return found[:1] if method == "untrained" else found
 
 
 def csv_path(task: str) -> Path:
