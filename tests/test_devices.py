@@ -158,11 +158,14 @@ def cpu_run(script, tmp_path_factory):
 
 
 def assert_same_end(args, other):
-    """Two runs have ended with the same returns, weights and moments, but for rounding."""
+    """Two runs have ended with the same returns, weights and moments, but for rounding.
+
+    Where a gradient is next to nothing, rounding moves a weight by some part of a step: steps are 1e-3.
+    """
     names = ("iteration", "episodes", "agent", "optimizer")
     a, b = ([checkpoint(x.run_dir).get(name) for name in names] for x in (args, other))
     for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-4)
 
 
 # ---- the scripts
