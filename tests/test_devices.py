@@ -160,7 +160,7 @@ def cpu_run(script, tmp_path_factory):
 def assert_same_end(args, other):
     """Two runs have ended with the same returns, weights and moments, but for rounding.
 
-    Where a gradient is next to nothing, rounding moves a weight by some part of a step: steps are 1e-3.
+    Where a gradient is next to nothing, rounding moves a weight by some part of a step, which is 1e-3 or so.
     """
     names = ("iteration", "episodes", "agent", "optimizer")
     a, b = ([checkpoint(x.run_dir).get(name) for name in names] for x in (args, other))
