@@ -297,6 +297,13 @@ def test_mistake(make_args, capfd, flags, message):
     assert message in refused(grpo_turns, make_args(**flags), capfd)
 
 
+def test_turns_that_are_no_texts(make_args, tmp_path, capfd):
+    path = tmp_path / "wrong.jsonl"
+    path.write_text('{"prompt": "1", "answer": "2", "turns": ["1", 2]}\n')
+    message = refused(grpo_turns, make_args(task=str(path)), capfd)
+    assert "wrong.jsonl line 1: ValueError: turns is a list of texts" in message
+
+
 def test_a_reply_that_is_none(make_args, said):
     agent = Agent(args := make_args(world="test_turns:number"))
     said(agent, "a</s>")

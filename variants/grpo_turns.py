@@ -583,6 +583,9 @@ def check_problem(problem: dict, needed: tuple[str, ...], chat: bool) -> None:
         if not isinstance(texts.get(name), str) or texts[name] == "":
             messages = " (with --chat, prompt may be a list of messages)"
             raise ValueError(f"each problem takes {' and '.join(needed)}, as text{messages}")
+    turns = problem.get("turns") or []
+    if not isinstance(turns, list) or not all(isinstance(text, str) for text in turns):
+        raise ValueError("turns is a list of texts: the model's, the world's, and so on")
 
 
 def names_code(reward: str) -> bool:
@@ -1079,7 +1082,7 @@ def show_first_scores(totals: list[float], row: dict, agent: Agent, task: Task, 
 def first_advice(usual: float, totals: list[float], row: dict, agent: Agent, task: Task) -> str:
     """Why nearly all of the first completions have the usual score, and what may help."""
     args = agent.args
-    answers = [problem["answer"] for problem in task.training[:256] if problem.get("answer")]
+    answers = [str(x["answer"]) for x in task.training[:256] if x.get("answer")]
     rows = agent.tokenizer(answers, add_special_tokens=False).input_ids
     lengths = [len(row) + 1 for row in rows]  # an end is a token, too
     if row["exact"] > 0.95 or min(totals) < usual == max(totals):
