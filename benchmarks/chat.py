@@ -1,17 +1,18 @@
 """What a pretrained chat model learns on a CPU, for docs/chat.md.
 
     python tools/smollm2.py chat
-    python benchmarks/chat.py [TASK ...]    # ten minutes of a core for a run; chat.toml has their flags
+    python benchmarks/chat.py [TASK ...]    # a run takes 3 to 30 minutes of a core; chat.toml has their flags
 
 results/chat_TASK.csv has of each run its curve, and a last line of the answers to held-out prompts;
+core_seconds is the time that cores were at work for it, so a busy machine makes it no longer.
 results/chat_TASK.jsonl has the answers of seed 1 to the first ten. Finished runs stay.
 Then benchmarks/results.py writes the page.
 """
 
 import json
+import resource
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -32,7 +33,7 @@ METRICS = [
     "turns",
     "calls",
 ]
-COLUMNS = ["method", "seed", "steps", *METRICS, "seconds", "made"]
+COLUMNS = ["method", "seed", "steps", *METRICS, "core_seconds", "made"]
 SHOWN = 10
 
 
@@ -71,13 +72,13 @@ def curve(folder: Path) -> list[dict[str, float]]:
 def measure(task: str, method: str, seed: int) -> None:
     """Do a run, and add it to the results."""
     folder = ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
-    begin = time.perf_counter()
+    begin = core_seconds()
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
     subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - begin
+    spent = core_seconds() - begin
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
     last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
-    last |= {"steps": "evaluation", "seconds": seconds}
+    last |= {"steps": "evaluation", "core_seconds": spent}
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
     made = provenance(["torch", "transformers", "numpy"])
@@ -90,6 +91,12 @@ def measure(task: str, method: str, seed: int) -> None:
             for answer in found[:SHOWN]:
                 file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
     print(task, method, seed, last, flush=True)
+
+
+def core_seconds() -> float:
+    """What the processes that this one has started, and that have ended, have computed."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def asked_rightly(answer: dict) -> bool:

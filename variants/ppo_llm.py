@@ -222,12 +222,17 @@ class Agent(nn.Module):
             texts = [begin + prompt.removeprefix(begin) for prompt in prompts]
         return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
 
+    def autocast(self):
+        """A context that computes in args.dtype. The weights are rounded once in it."""
+        use_bfloat16 = self.args.dtype == "bfloat16"
+        return torch.autocast(self.ends.device.type, torch.bfloat16, use_bfloat16)
+
     def logits(self, model, tokens: Tensor, attended: Tensor, keep: int, cache=None) -> Tensor:
         """Logits (N, keep, V) after the last tokens; attended tells tokens from padding."""
         positions = (attended.cumsum(1) - 1).clamp(min=0)  # [L1] padding takes no place
         inputs = {"input_ids": tokens, "attention_mask": attended.long(), "past_key_values": cache}
         inputs["position_ids"] = positions[:, -tokens.shape[1] :]
-        with torch.autocast(tokens.device.type, torch.bfloat16, self.args.dtype == "bfloat16"):
+        with self.autocast():
             output = model(**inputs, logits_to_keep=keep, use_cache=cache is not None)
         return output.logits.float()
 
@@ -382,17 +387,18 @@ def complete(agent: Agent, prompts: list[str], greedy: bool = False) -> tuple:
     masks, logprobs = [], []
     cache = DynamicCache(config=agent.model.config)
     new_tokens = tokens  # the cache has none yet
-    for _ in range(agent.args.max_new_tokens):
-        logits = agent.logits(agent.model, new_tokens, attended, 1, cache)[:, -1]
-        token = agent.act(logits, greedy).where(running, agent.pad)
-        logprobs.append(-F.cross_entropy(logits / agent.args.temperature, token, reduction="none"))
-        new_tokens = token[:, None]
-        tokens = torch.cat([tokens, new_tokens], 1)
-        attended = torch.cat([attended, running[:, None]], 1)
-        masks.append(running)
-        running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, no more
-        if not running.any():
-            break
+    with agent.autocast():  # not one in each step, which would round all weights each time
+        for _ in range(agent.args.max_new_tokens):
+            logits = agent.logits(agent.model, new_tokens, attended, 1, cache)[:, -1]
+            token = agent.act(logits, greedy).where(running, agent.pad)
+            logprobs.append(-F.cross_entropy(logits / agent.args.temperature, token, reduction="none"))
+            new_tokens = token[:, None]
+            tokens = torch.cat([tokens, new_tokens], 1)
+            attended = torch.cat([attended, running[:, None]], 1)
+            masks.append(running)
+            running = running & ~torch.isin(token, agent.ends)  # [L4] an end counts, no more
+            if not running.any():
+                break
     return tokens, attended, torch.stack(masks, 1), torch.stack(logprobs, 1)
 
 
