@@ -2,6 +2,7 @@
 
     python tools/smollm2.py chat
     python benchmarks/chat.py [TASK ...]    # a run takes 3 to 30 minutes of a core; chat.toml has their flags
+    python benchmarks/chat.py costs         # what an iteration takes, in memory and time
 
 results/chat_TASK.csv has of each run its curve, and a last line of the answers to held-out prompts;
 core_seconds is the time that cores were at work for it, so a busy machine makes it no longer.
@@ -10,14 +11,16 @@ Then benchmarks/results.py writes the page.
 """
 
 import json
-import resource
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, ROOT, Parser, find, markdown, provenance, read_dicts, write_rows
+from common import RESULTS, ROOT, WIDTH, Parser, find, markdown, provenance, read_dicts, subplots, write_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TABLE = tomllib.loads((ROOT / "benchmarks" / "chat.toml").read_text("utf-8"))
@@ -34,7 +37,10 @@ METRICS = [
     "calls",
 ]
 COLUMNS = ["method", "seed", "steps", *METRICS, "core_seconds", "made"]
-SHOWN = 10
+ANSWERS = 10  # how many are shown of a run
+FIXED = {"untrained": ":", "imitation": "--"}  # what learns nothing from its own answers, and its line
+DRAWN = {"sums": "sums", "people": "JSON", "calculator": "a new model and a calculator"}
+SHOWN = [RESULTS / f"chat_{task}.csv" for task in DRAWN]
 
 
 def methods(task: str) -> dict[str, dict[str, str]]:
@@ -72,13 +78,11 @@ def curve(folder: Path) -> list[dict[str, float]]:
 def measure(task: str, method: str, seed: int) -> None:
     """Do a run, and add it to the results."""
     folder = ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
-    begin = core_seconds()
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
-    subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    spent = core_seconds() - begin
+    core_seconds, _ = spend(words)
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
     last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
-    last |= {"steps": "evaluation", "core_seconds": spent}
+    last |= {"steps": "evaluation", "core_seconds": core_seconds}
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
     made = provenance(["torch", "transformers", "numpy"])
@@ -88,15 +92,60 @@ def measure(task: str, method: str, seed: int) -> None:
     write_rows(csv_path(task), COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in rows))
     if seed == 1:
         with csv_path(task).with_suffix(".jsonl").open("a", encoding="utf-8") as file:
-            for answer in found[:SHOWN]:
+            for answer in found[:ANSWERS]:
                 file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
     print(task, method, seed, last, flush=True)
 
 
-def core_seconds() -> float:
-    """What the processes that this one has started, and that have ended, have computed."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
+def spend(words: list[str]) -> tuple[float, float]:
+    """Run a program. Returns the seconds that cores were at work for it, and its peak memory in MiB."""
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
+    _, status, spent = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"chat.py: {' '.join(words)} has failed")
+    return spent.ru_utime + spent.ru_stime, spent.ru_maxrss / 1024
+
+
+def measure_costs() -> None:
+    """Seconds of an iteration, which is what two take more than one, and the peak memory of two."""
+    own = TABLE["costs"]
+    prepare_costs(ROOT / "runs" / "costs")
+    made = provenance(["torch", "transformers", "numpy"])
+    rows = []
+    for row, command in own["rows"].items():
+        words = [sys.executable, *f"{command} {own['flags']} --total-episodes".split()]
+        once, _ = spend([*words, "64"])
+        twice, memory = spend([*words, "128"])
+        rows.append([row, f"{twice - once:.4g}", f"{memory:.4g}", made])
+        print(*rows[-1], flush=True)
+    write_rows(csv_path("costs"), ["row", "core_seconds", "MiB", "made"], rows)
+
+
+def prepare_costs(folder: Path) -> None:
+    """Write what costs needs: the script with LoRA, and a judge, as large as a trained one."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    (folder / "judge").mkdir(parents=True, exist_ok=True)
+    patched = shutil.copy(ROOT / "variants" / "grpo.py", folder / "lora.py")
+    patch = ROOT / "docs" / "recipes" / "lora.patch"
+    subprocess.run(["patch", "--quiet", patched, patch], check=True)
+    judge = AutoModelForSequenceClassification.from_pretrained(ROOT / "chat" / "model", num_labels=1)
+    judge.save_pretrained(folder / "judge")
+    AutoTokenizer.from_pretrained(ROOT / "chat" / "model").save_pretrained(folder / "judge")
+
+
+def costs() -> str:
+    """What an iteration of each script takes."""
+    rows = [
+        [
+            row["row"],
+            f"`{TABLE['costs']['rows'][row['row']]}`",
+            f"{float(row['core_seconds']):.0f}",
+            f"{float(row['MiB']):,.0f}",
+        ]
+        for row in read_dicts(csv_path("costs"))
+    ]
+    return markdown(["", "command", "seconds of a core", "peak memory (MiB)"], rows)
 
 
 def asked_rightly(answer: dict) -> bool:
@@ -135,9 +184,56 @@ def answers(task: str, *chosen: str) -> str:
     return markdown(["prompt", *chosen], rows)
 
 
+def edits() -> str:
+    """How many lines each patch and each fork of a script changes."""
+    rows = []
+    for path, words in TABLE["edits"].items():
+        if path.endswith(".patch"):
+            lines = (ROOT / "docs" / path).read_text("utf-8").splitlines()[2:]
+            [script] = re.findall(r"^--- a/(.*)", (ROOT / "docs" / path).read_text("utf-8"))
+            added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
+        else:
+            script = "variants/grpo.py"
+            pair = [str(ROOT / script), str(ROOT / "docs" / path)]
+            done = subprocess.run(["git", "diff", "--no-index", "--numstat", *pair], capture_output=True)
+            added, removed, _ = done.stdout.decode().split(maxsplit=2)
+        rows.append([f"[`{Path(path).name}`]({path})", f"`{script}`", f"+{added} −{removed}", words])
+    return markdown(["", "changes", "lines", "what it does"], rows)
+
+
+def draw(theme: dict):
+    """Of each task, the scores of the answers that are learned from, beside those of two fixed models."""
+    figure, grid = subplots(1, len(DRAWN), (WIDTH, 2.6), "constrained", sharey=True)
+    for axes, (task, title) in zip(grid, DRAWN.items(), strict=True):
+        learning = [name for name in methods(task) if name not in FIXED and ends(task, name, "score")]
+        for method, colour in zip(learning, ("ours", "other"), strict=False):
+            for seed in seeds(task, method):
+                rows = [
+                    x for x in read_dicts(csv_path(task)) if (x["method"], x["seed"]) == (method, str(seed))
+                ]
+                rows = [(int(x["steps"]), float(x["score"])) for x in rows if x["steps"] != "evaluation"]
+                label = method if seed == 1 else None
+                axes.plot(*zip(*rows, strict=True), color=theme[colour], lw=1, alpha=0.8, label=label)
+        for method, dashes in FIXED.items():
+            found = ends(task, method, "score") if method in methods(task) else []
+            if found:
+                axes.axhline(np.mean(found), color=theme["muted"], ls=dashes, lw=1, label=method)
+        axes.set_title(title, color=theme["ink"], size=7, loc="left")
+        axes.set_xlabel("answers so far", color=theme["muted"], size=7)
+        axes.legend(fontsize=6, frameon=False, labelcolor=theme["ink"])
+        axes.set_facecolor(theme["page"])
+        axes.set_ylim(0, 1)
+        axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
+        axes.grid(color=theme["grid"], lw=0.8)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
 def table(what: str, *words: str) -> str:
     """What results.py puts between its markers."""
-    return {"scores": scores, "answers": answers, "calls": calls}[what](*words)
+    return {"scores": scores, "answers": answers, "calls": calls, "costs": costs, "edits": edits}[what](
+        *words
+    )
 
 
 def calls() -> str:
@@ -158,6 +254,9 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("tasks", nargs="*", default=[*TABLE["tasks"]], metavar="TASK")
     for task in parser.parse_args().tasks:
+        if task == "costs":
+            measure_costs()
+            continue
         find(TABLE["tasks"], task, "task")
         for seed in TABLE["tasks"][task].get("seeds", TABLE["seeds"]):
             for method in methods(task):

@@ -21,7 +21,7 @@ FOLDER = ROOT / "docs/pictures"
 FINISHED = {"surrogate", "clip", "fix_noise", "fix_ratios", "language"}  # their pages name the commit
 TABLE = read_table()
 EXPERIMENT = {"my_ppo": "my_ppo", "ppo_discrete": "ppo_discrete", "CleanRL": "cleanrl"}  # name: its CSV file
-STUDIES = ("ablation", "preferences")  # modules with a picture of their name, imported when needed
+STUDIES = ("ablation", "chat", "preferences")  # modules with a picture of their name, imported when needed
 
 
 def draw_experiment(theme: dict):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import ROOT
 from test_operations import same  # noqa: F401
-from texts import loss_of, only_grpo, only_ppo, raw, script  # noqa: F401
+from texts import loss_of, make_args, only_grpo, only_ppo, raw, script  # noqa: F401
 
 from variants import grpo, ppo_llm
 
@@ -88,6 +88,32 @@ def test_cispo(only_grpo, tokens):
     batch = {name: fields.get(name, torch.zeros(6)) for name in grpo.Batch._fields}
     module.grpo_loss(logprobs, module.Batch(**batch), args)[0].backward()
     torch.testing.assert_close(logprobs.grad, -log_ratio.exp().clamp(max=1.28) * fields["advantages"] / 6)
+
+
+def test_weights_of_a_sampler_that_is_not_the_learner(make_args, monkeypatch):  # noqa: F811
+    """Its tokens count by how much likelier they are under the learner, and at most twice."""
+    module, seen = edited("truncated_importance"), []
+    complete, loss = module.complete, module.grpo_loss
+
+    def from_another_policy(*args):
+        *found, mask, sampled = complete(*args)
+        return *found, mask, sampled - torch.tensor([1.5, 4, 0.5, 1, 1]).log()[: mask.shape[1]]
+
+    def record(logprob, batch, args):
+        seen.append(batch)
+        return loss(logprob, batch, args)
+
+    monkeypatch.setattr(module, "complete", from_another_policy)
+    monkeypatch.setattr(module, "check_gap", lambda gap, args: None)
+    monkeypatch.setattr(module, "grpo_loss", record)
+    flags = dict(num_minibatches=1, update_epochs=1, eval_episodes=0, reward="texts:first_alone")
+    module.train(make_args(grpo, 1, **flags))
+    [batch] = seen
+    places = (batch.mask.cumsum(1) - 1)[batch.mask]
+    weights = torch.tensor([1.5, 2, 0.5, 1, 1])[places]
+    signs = batch.advantages / weights  # of the eight completions, the first one is better than its group
+    assert {round(x, 3) for x in signs.tolist()} <= {1.5, -0.5, 0.0}
+    assert len(set(signs.round(decimals=3).tolist())) > 1
 
 
 def test_lines_of_the_six_steps_are_those_of_the_scripts():
