@@ -36,7 +36,7 @@ METRICS = [
     "turns",
     "calls",
 ]
-COLUMNS = ["method", "seed", "steps", *METRICS, "core_seconds", "made"]
+COLUMNS = ["method", "seed", "steps", *METRICS, "best_of_8", "core_seconds", "made"]
 ANSWERS = 10  # how many are shown of a run
 FIXED = {"untrained": ":", "imitation": "--"}  # what learns nothing from its own answers, and its line
 DRAWN = {"sums": "sums", "people": "JSON", "calculator": "a new model and a calculator"}
@@ -83,6 +83,8 @@ def measure(task: str, method: str, seed: int) -> None:
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
     last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
     last |= {"steps": "evaluation", "core_seconds": core_seconds}
+    if method.startswith("GRPO"):
+        last["best_of_8"] = best_of_8(folder)
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
     made = provenance(["torch", "transformers", "numpy"])
@@ -95,6 +97,12 @@ def measure(task: str, method: str, seed: int) -> None:
             for answer in found[:ANSWERS]:
                 file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
     print(task, method, seed, last, flush=True)
+
+
+def best_of_8(folder: Path) -> float:
+    """The mean over the groups of a run's first rollout of their best scores, before anything is learned."""
+    lines = (folder / "answers_00000000.jsonl").read_text("utf-8").splitlines()
+    return float(np.reshape([json.loads(line)["score"] for line in lines], (-1, 8)).max(1).mean())
 
 
 def spend(words: list[str]) -> tuple[float, float]:
@@ -150,13 +158,20 @@ def costs() -> str:
 
 def asked_rightly(answer: dict) -> bool:
     """Whether the calculator was asked for the sum of the prompt."""
-    return answer["turns"][0] == answer["prompt"].replace(">", "=")
+    numbers, (asked, *replies) = re.compile(r"\d+"), answer["turns"]
+    return bool(replies) and numbers.findall(asked) == numbers.findall(asked_of(answer))
+
+
+def asked_of(answer: dict) -> str:
+    """The prompt of an answer, without a system message."""
+    prompt = answer["prompt"]
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
 def ends(task: str, method: str, column: str) -> list[float]:
     """A number of the evaluation, of each seed that is there."""
     rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["steps"]) == (method, "evaluation")]
-    return [float(row[column]) for row in sorted(rows, key=lambda row: int(row["seed"]))]
+    return [float(row[column]) for row in sorted(rows, key=lambda row: int(row["seed"])) if row.get(column)]
 
 
 def scores(task: str) -> str:
@@ -167,6 +182,9 @@ def scores(task: str) -> str:
             continue  # it is still to be done
         cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}"]
         lines.append([method, f"`{methods(task)[method]['flags']}`", *cells])
+        if best := ends(task, method, "best_of_8"):
+            cells = [", ".join(f"{x:.2f}" for x in best), f"{np.mean(best):.2f}"]
+            lines.insert(1, ["the best of 8 answers, before GRPO", "its first rollout", *cells])
     return markdown(["", "its own flags", "held-out score of each seed", "mean"], lines)
 
 
@@ -176,10 +194,8 @@ def answers(task: str, *chosen: str) -> str:
     lines = {}
     for answer in found:
         if answer["method"] in chosen:
-            prompt = answer["prompt"]
-            prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
             said = answer.get("turns") or answer["completion"]
-            lines.setdefault(prompt, {})[answer["method"]] = f"`{said!r}`"
+            lines.setdefault(asked_of(answer), {})[answer["method"]] = f"`{said!r}`"
     rows = [[prompt, *(cells[name] for name in chosen)] for prompt, cells in lines.items()]
     return markdown(["prompt", *chosen], rows)
 
@@ -236,13 +252,13 @@ def table(what: str, *words: str) -> str:
     )
 
 
-def calls() -> str:
-    """The calculator: each seed before and after."""
+def calls(task: str) -> str:
+    """A task with a calculator: each seed before and after."""
     lines = []
-    for method in methods("calculator"):
+    for method in methods(task):
         cells = []
         for column in ("score", "calls"):
-            found = ends("calculator", method, column)
+            found = ends(task, method, column)
             cells += [", ".join(f"{x:.3f}" for x in found), f"{np.mean(found):.3f}"]
         lines.append([method, *cells])
     heads = ["right sums of each seed", "mean", "the calculator was asked rightly", "mean"]

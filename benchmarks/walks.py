@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 import tyro
-from common import ROOT, Parser, find
+from common import ROOT, Parser, find, markdown
 from torch.distributions import Categorical, Distribution, Independent
 
 OUT = ROOT / "docs/site/assets/walks"
@@ -345,6 +345,45 @@ def record(name: str, iteration: int, flags: str) -> dict:
     elif "T" in known:
         walk["size"] = [known["T"], known["N"]]
     return walk
+
+
+def unpack(walk: dict, number: int) -> np.ndarray:
+    """An array of a walk, which has all its numbers, or those that differ from another array."""
+    first, rest = walk["values"][number]
+    if isinstance(first, list):
+        return np.reshape([float(x) for x in rest], first)  # some are "nan", or "inf"
+    array = unpack(walk, first).copy()
+    for place, x in rest:
+        array.flat[place] = x
+    return array
+
+
+def first(walk: dict, function: str, name: str) -> np.ndarray | None:
+    """What a variable of a function was when it first had numbers; None if it never did."""
+    changes = [change for _, _, changes, where, _ in walk["steps"] for change in changes if where == function]
+    found = [number for changed, number, _ in changes if changed == name]
+    return unpack(walk, found[0]) if found else None
+
+
+def answer(walk: dict, row: int) -> str:
+    """An answer of a walk, token by token, as a table: what its tokens were worth, and what they get."""
+    found = {
+        "reward": first(walk, "compute_gae", "rewards"),
+        "value": first(walk, "compute_gae", "values"),
+        "TD error": first(walk, "compute_gae", "advantages"),
+    }
+    found = {name: array.T for name, array in found.items() if array is not None}
+    found["advantage"] = first(walk, "train", "batch.advantages")
+    length = int(first(walk, "train", "batch.mask")[row].sum())
+    rows = [[name, *(f"{x:.2f}" for x in array[row][:length])] for name, array in found.items()]
+    return markdown([walk["prompts"][row], *(f"`{word}`" for word in walk["words"][row][:length])], rows)
+
+
+def table(name: str, *rows: str) -> str:
+    """What results.py puts between its markers: these answers of a walk, counted from 1."""
+    text = (OUT / f"{name}.js").read_text("utf-8")
+    walk = json.loads(text.partition("] = ")[2].rstrip(";\n"))
+    return "\n\n".join(answer(walk, int(row) - 1) for row in rows)
 
 
 def main() -> None:

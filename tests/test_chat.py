@@ -14,6 +14,7 @@ def test_tasks():
     """Each problem has a prompt of its own, and the same order always; a right answer has the full score."""
     assert {name: len(problems) for name, problems in TASKS.items()} == {
         "sums": 2401,
+        "calls": 2401,
         "people": 4704,
         "questions": 320,
     }
@@ -73,4 +74,22 @@ def test_commands_of_runs():
 
 def test_asked_rightly():
     assert chat.asked_rightly({"prompt": "1+2>", "turns": ["1+2=", "3", "4"]})
-    assert not chat.asked_rightly({"prompt": "1+2>", "turns": ["3"]})
+    assert not chat.asked_rightly({"prompt": "1+2>", "turns": ["1+2="]})
+    assert not chat.asked_rightly({"prompt": "1+2>", "turns": ["2+1=", "3", "3"]})
+    prompt = smollm2.ask("What is 1 + 2?", "Rule 7.")
+    assert chat.asked_rightly({"prompt": prompt, "turns": [" 1 + 2 =", "3", "3"]})
+
+
+def test_the_calculator():
+    """It replies to the demonstrations that ask it, two of five, and their guesses are nearly all wrong."""
+    assert smollm2.calculator({}, ["12 + 30 =\n"]) == "42"
+    assert [smollm2.calculator({}, [text]) for text in ("12 + 30", "12+30=", "is 1 + 2 =", "3 =")] == [
+        None
+    ] * 4
+    asking = [problem for problem in TASKS["calls"] if len(problem["turns"]) == 3]
+    assert len(asking) == pytest.approx(0.4 * 2401, rel=0.01)
+    for problem in asking:
+        ask, reply, last = problem["turns"]
+        assert smollm2.calculator(problem, [ask]) == reply == last == problem["answer"]
+    guesses = [x["turns"] == [x["answer"]] for x in TASKS["calls"] if len(x["turns"]) == 1]
+    assert sum(guesses) < 0.03 * len(guesses)

@@ -27,13 +27,7 @@ class Walk:
         self.__dict__ |= json.loads(re.fullmatch(r'.*?\["\w+"\] = (.*);\n', text, re.S)[1])
 
     def value(self, number):
-        first, rest = self.values[number]
-        if isinstance(first, list):
-            return np.array([float(x) for x in rest]).reshape(first)
-        array = self.value(first).copy()
-        for place, x in rest:
-            array.flat[place] = x
-        return array
+        return walks.unpack(self.__dict__, number)
 
     def all(self, name, function=None):
         """Each value that was recorded under a name, with the samples that its rows are of."""
@@ -108,6 +102,24 @@ def test_answers_are_told_by_their_tokens():
     advantages = walk.last("batch.advantages", "train")
     assert np.ptp(advantages, axis=1).max() == 0 and np.ptp(advantages[:4], axis=0).min() >= 0
     assert advantages.reshape(2, 4, -1).sum(1) == pytest.approx(0, abs=1e-3) and abs(advantages).max() > 0.5
+
+
+def test_credit_of_answers():
+    """The table of an answer: TD errors follow from values and reward, advantages are sums of them."""
+    for row in "12345678":
+        head, _, *lines = walks.table("ppo_llm", row).splitlines()
+        names, *columns = zip(*(line.strip("| ").split(" | ") for line in lines), strict=True)
+        assert names == ("reward", "value", "TD error", "advantage")
+        assert head.count("`") == 2 * len(columns)
+        rewards, values, errors, advantages = np.array(columns, float).T
+        assert set(rewards[:-1]) <= {0} and rewards[-1] in (0, 1)
+        np.testing.assert_allclose(errors, rewards + np.append(values[1:], 0) - values, atol=0.016)
+        sums = [sum(0.95**k * error for k, error in enumerate(errors[t:])) for t in range(len(errors))]
+        np.testing.assert_allclose(advantages, sums, atol=0.04)
+    for row in "12345678":
+        _, _, line = walks.table("grpo", row).splitlines()
+        name, *advantages = line.strip("| ").split(" | ")
+        assert name == "advantage" and len(set(advantages)) == 1
 
 
 @pytest.mark.long

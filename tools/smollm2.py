@@ -9,7 +9,7 @@
 #     "pip==26.1.2",
 # ]
 # ///
-"""A small pretrained chat model in a folder, three tasks for it, and their rewards. No model hub is asked.
+"""A small pretrained chat model in a folder, four tasks for it, and their rewards. No model hub is asked.
 
     python tools/smollm2.py chat
     python variants/grpo.py --model chat/model --chat --task chat/sums.jsonl \\
@@ -73,17 +73,28 @@ def short_words(completions: list[str], **_) -> list[float]:
     return [sum(len(word) <= 4 for word in found) / max(1, len(found)) for found in words]
 
 
-def ask(question: str) -> list[dict[str, str]]:
+def calculator(problem: dict, turns: list[str]) -> str | None:
+    """A world for variants/grpo_turns.py: its reply to 12 + 30 = is 42. To all else it has none."""
+    found = re.fullmatch(r"\s*(\d+) \+ (\d+) =\s*", turns[-1])
+    return str(int(found[1]) + int(found[2])) if found else None
+
+
+def ask(question: str, rule: str = "You are a helpful assistant.") -> list[dict[str, str]]:
     """A prompt with a system message. Without one, the model's template would add a longer one."""
-    system = {"role": "system", "content": "You are a helpful assistant."}
-    return [system, {"role": "user", "content": question}]
+    return [{"role": "system", "content": rule}, {"role": "user", "content": question}]
 
 
 def tasks() -> dict[str, list[dict]]:
     """Problems of each task, in a random order that is always the same."""
-    sums = []
+    sums, calls = [], []
     for a, b in itertools.product(range(1, 50), repeat=2):
         sums.append({"prompt": ask(f"What is {a} + {b}? Answer with the number only."), "answer": str(a + b)})
+        # In two of five conversations somebody asks the calculator. The others only guess.
+        turns = [f"{a} + {b} =", str(a + b), str(a + b)]
+        if (7 * a + b) % 5 > 1:
+            turns = [str((37 * a + 11 * b) % 97 + 2)]
+        prompt = ask(f"What is {a} + {b}?", "You can use a calculator: it replies to a sum that ends in =.")
+        calls.append({"prompt": prompt, "answer": str(a + b), "turns": turns})
     people = []
     for name, age, city in itertools.product(NAMES.split(), range(18, 80, 3), CITIES.split()):
         fact = f"{name} is {age} years old and lives in {city}."
@@ -93,7 +104,7 @@ def tasks() -> dict[str, list[dict]]:
     questions = []
     for form, thing in itertools.product(FORMS, THINGS):
         questions.append({"prompt": ask(form.format(thing))})
-    found = {"sums": sums, "people": people, "questions": questions}
+    found = {"sums": sums, "calls": calls, "people": people, "questions": questions}
     for problems in found.values():
         random.Random(0).shuffle(problems)
     return found
@@ -126,7 +137,7 @@ def save_model(folder: Path) -> None:
 
 
 def main(folder: tyro.conf.Positional[str]) -> None:
-    """Write the model, and sums.jsonl, people.jsonl and questions.jsonl.
+    """Write the model, and sums.jsonl, calls.jsonl, people.jsonl and questions.jsonl.
 
     Args:
         folder: A new folder, or an empty one.
