@@ -30,7 +30,7 @@ KEYS = ("script", "patch", "env", "flags", "seeds", "eval_episodes", "title", "n
 
 
 def read_table(path: Path = TABLE) -> dict[str, dict[str, dict]]:
-    """{"runs": {name: run}, "pictures": {name: picture}}; what is `like` another has its keys and its own."""
+    """Runs, pictures and published figures by name; what is `like` another run has its keys and its own."""
     try:
         table = {"pictures": {}, "published": {}} | tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -46,7 +46,7 @@ def read_table(path: Path = TABLE) -> dict[str, dict[str, dict]]:
             known = table["published"]
             run["published"] = [find(known, x, f"run {name}: published") for x in run["published"]]
         runs[name] = {key: run[key] for key in KEYS if key in run}
-    return {"runs": runs, "pictures": table["pictures"]}
+    return table | {"runs": runs}
 
 
 def command(run: dict) -> list[str]:

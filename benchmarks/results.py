@@ -9,6 +9,7 @@ else is written by people and stays. WHAT is
     summary cartpole acrobot    one row for each of these runs
     commands cartpole acrobot   what makes them: a command line each
     picture learning_curves     this picture, for light and for dark pages
+    others Ant Hopper           what others publish of these envs
     ablation CartPole-v1        a study: what table() in ablation.py makes of the words that follow
 """
 
@@ -63,7 +64,30 @@ def picture(name: str) -> str:
     )
 
 
-TABLES = {"summary": summary, "commands": commands, "picture": picture}
+def others(*envs: str) -> str:
+    """What others publish of these envs, whatever their version: everybody's figures that we know."""
+    rows, seen = [], set()
+    for env in envs:
+        for name, found in sorted(TABLE["published"].items(), key=lambda item: -item[1]["value"]):
+            same = (found["env"], found["value"])
+            if found["env"].startswith(f"{env}-") and same not in seen:
+                seen.add(same)
+                algorithm = "TRPO" if "trpo" in (name + found["source"]).lower() else "PPO"
+                value = number(found["value"]) + (
+                    f" ± {number(found['spread'])}" if "spread" in found else ""
+                )
+                cells = [
+                    found["statistic"],
+                    str(found.get("seeds", "")),
+                    count(found.get("steps", 1_000_000)),
+                ]
+                rows.append(
+                    [found["env"], f"[{found['label']}]({found['source']})", algorithm, value, *cells]
+                )
+    return markdown(["env", "who", "algorithm", "return", "statistic", "seeds", "steps"], rows)
+
+
+TABLES = {"summary": summary, "commands": commands, "picture": picture, "others": others}
 
 
 def make(what: str) -> str:

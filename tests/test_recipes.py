@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import ROOT, batch_of
 from gymnasium.spaces import Box, Dict, Discrete
+from pettingzoo import ParallelEnv
 from torch.distributions import Independent, Normal
 
 import ppo_discrete
@@ -19,6 +20,7 @@ from docs.recipes import self_play
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment")  # copies register it again
 PATCHES = sorted(path.stem for path in (ROOT / "docs/recipes").glob("*.patch"))
+KNIGHTS = "pettingzoo.butterfly.knights_archers_zombies_v11"
 
 
 class Pictures(gym.Env):
@@ -86,6 +88,8 @@ def train(tmp_path):
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
     envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4"}
     flags = dict(env_id=envs[name], num_minibatches=2) if name in envs else {}
+    if name == "many_agents":
+        flags = dict(env_id=KNIGHTS, num_envs=8, num_steps=64, eval_episodes=4)
     _, log = train(load(name), **flags)
     assert len(log) == 4 and np.isfinite([log[-1]["policy_loss"], log[-1]["value_loss"]]).all()
     assert f"[`{name}.patch`](recipes/{name}.patch)" in (ROOT / "docs/experiments.md").read_text()
@@ -252,6 +256,73 @@ def test_a_curriculum(load, train):
     envs_made, script.make_envs = [], make_envs
     train(script, lambda row: seen.append(envs_made[-1].get_attr("gravity")))
     assert seen == [(9.8 - 4 * remaining,) * 2 for remaining in (1, 0.75, 0.5, 0.25)]
+
+
+class Duel(ParallelEnv):
+    """Observations are the agent's number and the step. After two steps b is out, after five a's time."""
+
+    possible_agents = ["a", "b"]
+
+    def observation_space(self, agent):
+        return Box(0, 9, (2,), np.float64)
+
+    def action_space(self, agent):
+        return Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t, self.seed = ["a", "b"], 0, seed
+        return self.look(), {}
+
+    def look(self):
+        return {name: np.array([self.possible_agents.index(name), self.t], float) for name in self.agents}
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents)
+        self.t += 1
+        obs, rewards = self.look(), {name: float(self.t) for name in self.agents}
+        out = {name: name == "b" and self.t == 2 for name in self.agents}
+        late = {name: name == "a" and self.t == 5 for name in self.agents}
+        self.agents = [name for name in self.agents if not (out[name] or late[name])]
+        return obs, rewards, out, late, {}
+
+
+parallel_env = Duel
+
+
+def test_many_agents(load, train):
+    """Each agent is an env; one that is out waits, and what it waits through is not learned from."""
+    module = load("many_agents")
+    envs = module.Agents(Duel, 4)
+    obs, _ = envs.reset(seed=[3, 4, 5, 6])
+    assert obs.tolist() == [[0, 0], [1, 0]] * 2 and [game.seed for game in envs.games] == [3, 5]
+    steps = []
+    for _ in range(6):
+        playing = envs.is_playing[:2].tolist()
+        obs, reward, terminated, truncated, infos = envs.step(np.zeros(4, int))
+        steps.append((playing, obs[:2].tolist(), reward[:2].tolist(), terminated[1], truncated[0]))
+        assert (obs[:2] == obs[2:]).all() and not terminated[0] and not truncated[1]
+        if truncated[0]:
+            assert infos["final_obs"][0].tolist() == [0, 5]
+    both, one, nothing = [True, True], [True, False], [0, 0]
+    assert steps == [
+        (both, [[0, 1], [1, 1]], [1, 1], False, False),
+        (both, [[0, 2], [1, 2]], [2, 2], True, False),
+        (one, [[0, 3], nothing], [3, 0], True, False),
+        (one, [[0, 4], nothing], [4, 0], True, False),
+        (one, [[0, 0], [1, 0]], [5, 0], True, True),  # a new game begins at once
+        (both, [[0, 1], [1, 1]], [1, 1], False, False),
+    ]
+    sizes, loss = [], module.ppo_loss
+    module.ppo_loss = lambda dist, value, batch, *rest: (
+        sizes.append(batch.obs.tolist()) or loss(dist, value, batch, *rest)
+    )
+    flags = dict(env_id="test_recipes", num_envs=4, num_steps=10, num_minibatches=2, update_epochs=1)
+    _, log = train(module, total_timesteps=40, eval_episodes=2, **flags)
+    seen = sorted(map(tuple, sum(sizes, [])))
+    assert seen == sorted([(0, t) for t in range(5)] * 4 + [(1, t) for t in range(2)] * 4)
+    assert log[-1]["episode_return"] == (15 + 3) / 2 and log[-1]["episode_length"] == 3.5
+    with pytest.raises(module.Mistake, match="5 envs are no number of games with 2 agents each"):
+        module.Agents(Duel, 5).reset()
 
 
 def test_self_play(tmp_path, train):
