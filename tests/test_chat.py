@@ -1,6 +1,7 @@
 """The tasks of the pretrained model, their rewards, and the table of its runs."""
 
 import json
+import sys
 
 import pytest
 
@@ -63,13 +64,30 @@ def test_short_words(text, score):
 def test_commands_of_runs():
     """Each is a script and flags that it knows; the tasks that the tool writes have a table each."""
     assert {*TASKS} < {*chat.TABLE["tasks"]}
-    for task in chat.TABLE["tasks"]:
-        for method in chat.methods(task):
-            script, *flags = chat.command(task, method).split()
-            text = (chat.ROOT / script).read_text()
-            names = [word[2:].replace("-", "_") for word in flags if word.startswith("--")]
-            assert all(f"    {name}: " in text for name in names)
+    commands = [chat.command(task, x) for task in chat.TABLE["tasks"] for x in chat.methods(task)]
+    costs = chat.TABLE["costs"]
+    for command in [*commands, *(f"{row} {costs['flags']}" for row in costs["rows"].values())]:
+        script, *flags = command.replace("runs/costs/lora.py", "variants/grpo.py").split()
+        text = (chat.ROOT / script).read_text()
+        names = [word[2:].replace("-", "_") for word in flags if word.startswith("--")]
+        assert all(f"    {name}: " in text for name in names)
     assert chat.seeds("sums", "untrained") == [1] and chat.seeds("sums", "GRPO") == [1, 2, 3]
+
+
+def test_spending():
+    """Seconds of computing and not of waiting, and the memory of the program, not of this one."""
+    work = 'import time; x = b"x" * (900 << 20); begin = time.process_time(); time.sleep(2)\n'
+    work += "while time.process_time() - begin < 0.5: pass"
+    seconds, memory = chat.spend([sys.executable, "-c", work])
+    assert 0.5 < seconds < 1.9 and 900 < memory < 1000
+    with pytest.raises(SystemExit, match="has failed"):
+        chat.spend([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_best_of_8(tmp_path):
+    lines = [json.dumps({"score": x}) for x in [*range(8), *[0.0] * 8]]
+    (tmp_path / "answers_00000000.jsonl").write_text("\n".join(lines) + "\n")
+    assert chat.best_of_8(tmp_path) == 3.5
 
 
 def test_asked_rightly():
