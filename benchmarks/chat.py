@@ -79,6 +79,7 @@ def measure(task: str, method: str, seed: int) -> None:
     """Do a run, and add it to the results."""
     folder = ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
+    shutil.rmtree(folder, ignore_errors=True)  # one that was not finished
     core_seconds, _ = spend(words)
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
     last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
@@ -153,7 +154,7 @@ def costs() -> str:
         ]
         for row in read_dicts(csv_path("costs"))
     ]
-    return markdown(["", "command", "seconds of a core", "peak memory (MiB)"], rows)
+    return markdown(["", "command", "seconds of a core for an iteration", "peak memory (MiB)"], rows)
 
 
 def asked_rightly(answer: dict) -> bool:
@@ -176,16 +177,19 @@ def ends(task: str, method: str, column: str) -> list[float]:
 
 def scores(task: str) -> str:
     """The score of each method on held-out prompts."""
-    lines = []
+    lines, best = [], []
     for method in methods(task):
         if not (found := ends(task, method, "score")):
             continue  # it is still to be done
         cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}"]
+        best = best or ends(task, method, "best_of_8")
         lines.append([method, f"`{methods(task)[method]['flags']}`", *cells])
-        if best := ends(task, method, "best_of_8"):
-            cells = [", ".join(f"{x:.2f}" for x in best), f"{np.mean(best):.2f}"]
-            lines.insert(1, ["the best of 8 answers, before GRPO", "its first rollout", *cells])
-    return markdown(["", "its own flags", "held-out score of each seed", "mean"], lines)
+    if best:
+        cells = [", ".join(f"{x:.2f}" for x in best), f"{np.mean(best):.2f}"]
+        lines.append(
+            ["the best of 8, before learning", "the first rollout of GRPO, 8 training prompts", *cells]
+        )
+    return markdown(["", "its own flags", "score of each seed", "mean"], lines)
 
 
 def answers(task: str, *chosen: str) -> str:

@@ -53,23 +53,29 @@ def test_lora(lora, dtype):
         reference = agent.reference_logprobs(tokens, attended, mask)
         torch.testing.assert_close(reference, at_first, rtol=0, atol=0)
         torch.testing.assert_close(agent(tokens, attended, mask), changed, rtol=0, atol=0)
-        one = layers[0]
-        x = torch.randn(5, one.layer.in_features)
-        weight = one.layer.weight.float() + one.scale * one.up.weight @ one.down.weight
         if dtype == "float32":
-            torch.testing.assert_close(one(x), x @ weight.T)
-        module.replace_layers(agent.model, module.LoRA, module.LoRA.merged)
-        merged = agent(tokens, attended, mask)
-    tolerance = {"float32": 1e-4, "bfloat16": 0.1}[dtype]
-    torch.testing.assert_close(merged[mask], changed[mask], rtol=0, atol=tolerance)
-    assert not any(isinstance(layer, module.LoRA) for layer in agent.modules())
+            module.merge(agent.model)
+            merged = agent(tokens, attended, mask)
+            torch.testing.assert_close(merged[mask], changed[mask], rtol=0, atol=1e-4)
+            assert not any(isinstance(layer, module.LoRA) for layer in agent.modules())
+
+
+def test_small_changes_in_bfloat16_are_merged(lora):
+    module, agent = lora(dtype="bfloat16")
+    [one, *_] = [layer for layer in agent.modules() if isinstance(layer, module.LoRA)]
+    with torch.no_grad():
+        one.up.weight.normal_(std=1e-4)
+    before, change = one.layer.weight.float(), one.scale * (one.up.weight @ one.down.weight).detach()
+    module.merge(agent.model)
+    layer = agent.model.model.layers[0].self_attn.q_proj
+    assert layer.weight.dtype == torch.float32 and change.abs().max() > 1e-5
+    torch.testing.assert_close(layer.weight - before, change, rtol=0, atol=1e-7)
 
 
 def test_training_with_lora(lora, make_args):  # noqa: F811
-    """The frozen weights stay, what is added moves, and a run goes on after a kill."""
-    module, before = lora(lora_rank=4)
-    flags = dict(lora_rank=4, sft_steps=0, learning_rate=1e-2, kl_coef=0.1, reward="texts:spread")
-    args = make_args(module, **flags)
+    """The frozen weights stay, what is added moves, and a run that is continued ends as one that was not."""
+    module, _ = lora(sft_steps=0)
+    args = make_args(module, 2, lora_rank=4, kl_coef=0.1, checkpoints=2)
     agent, log = module.train(args)
     moments = module.load(args.run_dir)["optimizer"]["state"]
     assert len(moments) == 2 * 3 * 7  # no moments of frozen weights
@@ -77,7 +83,15 @@ def test_training_with_lora(lora, make_args):  # noqa: F811
     module.seed_everything(args.seed, "weights")
     fresh = module.Agent(args)
     for (name, weight), old in zip(agent.named_parameters(), fresh.parameters(), strict=True):
-        assert torch.equal(weight, old) == ("layer" in name.split(".")[-2] or not weight.requires_grad)
+        assert torch.equal(weight, old) != weight.requires_grad, name
+    half = dict(lora_rank=4, kl_coef=0.1, checkpoints=2)
+    cut = make_args(module, 2, **half)
+    module.train(cut, lambda row: True)
+    resumed, _ = module.train(module.Args(**vars(cut) | {"resume": cut.run_dir, "run_dir": None}))
+    for weight, other in zip(resumed.parameters(), agent.parameters(), strict=True):
+        assert torch.equal(weight, other)
+    with pytest.raises(module.Mistake, match="the reference would be the model without it"):
+        module.check(make_args(module, sft_steps=5, kl_coef=0.1))
 
 
 def test_dynamic_sampling(load, make_args, monkeypatch):  # noqa: F811
@@ -118,23 +132,44 @@ def test_several_rewards(load, make_args):  # noqa: F811
     module = load("several_rewards")
     args = make_args(module, 1, reward="test_language_recipes:parts", eval_episodes=4)
     _, log = module.train(args)
-    assert (log[-1]["half"], log[-1]["parity"], log[-1]["score"]) == (0.5, 0.5, 1.0)
+    assert (log[-1]["reward_half"], log[-1]["reward_parity"], log[-1]["score"]) == (0.5, 0.5, 1.0)
+    with pytest.raises(module.Mistake, match="does not return {name: a score"):
+        module.train(make_args(module, 1, reward="texts:spread"))
     answers = (module.Path(args.run_dir) / "completions.jsonl").read_text().splitlines()
     assert [module.json.loads(line)["score"] for line in answers] == [0.5, 1.5] * 2
 
 
 def test_distillation(load, make_args, tmp_path):  # noqa: F811
-    """The reference is the teacher, and a student comes nearer to it."""
+    """The reference is the teacher, and each token's reward is how much likelier the teacher finds it."""
     module, folder = load("distill"), tmp_path / "teacher"
     teacher, _ = grpo.train(make_args(grpo, 1, sft_steps=60, learning_rate=0, seed=5))
     teacher.model.save_pretrained(folder)
     teacher.tokenizer.save_pretrained(folder)
-    flags = dict(sft_steps=5, num_envs=64, kl_coef=0, learning_rate=2e-3)
-    agent, log = module.train(make_args(module, 20, teacher=str(folder), **flags))
+    seen, loss = [], module.grpo_loss
+
+    def record(logprob, batch, args):
+        seen.append(batch)
+        return loss(logprob, batch, args)
+
+    module.grpo_loss = record
+    flags = dict(sft_steps=40, num_envs=64, kl_coef=0, learning_rate=2e-3)
+    args = make_args(module, 2, teacher=str(folder), **flags)
+    agent, _ = module.train(args)
     for mine, taught in zip(agent.reference.parameters(), teacher.model.parameters(), strict=True):
         assert torch.equal(mine, taught) and not mine.requires_grad
-    distances = [row["ref_kl"] for row in log]  # from the student's tokens, before each update
-    assert np.mean(distances[-3:]) < 0.5 * distances[0]
+    for batch in seen:
+        torch.testing.assert_close(batch.advantages, batch.ref_logprobs - batch.logprobs)
+    with pytest.raises(module.Mistake, match="names no model"):
+        module.check(make_args(module))
+    byte_model = module.AutoModelForCausalLM.from_config(teacher.model.config)
+    byte_model.save_pretrained(tmp_path / "other")
+    type(teacher.tokenizer)(extra_ids=7).save_pretrained(tmp_path / "other")
+    with pytest.raises(module.Mistake, match="has other tokens"):
+        module.train(make_args(module, teacher=str(tmp_path / "other")))
+    with pytest.raises(module.Mistake, match="its teacher has changed"):
+        teacher.model.lm_head.weight.data += 1
+        teacher.model.save_pretrained(folder)
+        module.train(module.Args(**vars(args) | {"resume": args.run_dir, "run_dir": None}))
 
 
 def test_a_value_head(load, make_args):  # noqa: F811

@@ -323,6 +323,8 @@ def test_many_agents(load, train):
     assert log[-1]["episode_return"] == (15 + 3) / 2 and log[-1]["episode_length"] == 3.5
     with pytest.raises(module.Mistake, match="5 envs are no number of games with 2 agents each"):
         module.Agents(Duel, 5).reset()
+    with pytest.raises(module.Mistake, match="must be whole games, of 2 agents each"):
+        train(module, total_timesteps=40, eval_episodes=1, **flags)
 
 
 def test_self_play(tmp_path, train):

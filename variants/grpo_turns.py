@@ -235,7 +235,7 @@ class Agent(nn.Module):
         return row
 
     def autocast(self):
-        """A context that computes in args.dtype. The weights are rounded once in it."""
+        """A context that computes in args.dtype. It rounds weights that learn only once."""
         use_bfloat16 = self.args.dtype == "bfloat16"
         return torch.autocast(self.ends.device.type, torch.bfloat16, use_bfloat16)
 

@@ -46,6 +46,7 @@ def main(path: str, halving: int) -> None:
         turns = play(secret, random.randint(1, 10) <= halving)
         # The evaluation holds out prompts, so each game has its own. It does not tell the secret.
         lines.append(json.dumps({"prompt": f"game {number}>", "answer": secret, "turns": turns}) + "\n")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text("".join(lines), "utf-8")
 
 
