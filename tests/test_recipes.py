@@ -86,7 +86,7 @@ def train(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PATCHES if name != "images_and_vectors"])
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
-    envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4"}
+    envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4", "attention": "CartPole-v1"}
     flags = dict(env_id=envs[name], num_minibatches=2) if name in envs else {}
     if name == "many_agents":
         flags = dict(env_id=KNIGHTS, num_envs=8, num_steps=64, eval_episodes=4)
@@ -119,6 +119,48 @@ def test_a_memory_for_continuous_actions(load, train):
     assert not torch.allclose(dist.mean, other.mean)
     _, envs = make(script, env_id="Pendulum-v1")
     np.testing.assert_allclose(envs.actions(np.array([[0.5], [100.0]])), [[0.5], [2]])
+
+
+def test_a_memory_by_attention(load):
+    """A sequence says what its steps say one by one, and sees nothing of other episodes, or too long ago."""
+    script = load("attention", "MEMORY = 256", "MEMORY = 4")
+    agent, envs = make(script)
+    torch.manual_seed(0)
+    for parameter in (agent.actor.by_age, agent.critic.by_age):
+        torch.nn.init.normal_(parameter)
+    obs, starts, state = torch.randn(9, 2, 2), torch.zeros(9, 2), torch.zeros(4, 2, 3)
+    starts[0], starts[6, 1] = 1, 1
+    dist, value, last = agent(obs, starts, state)
+    for t in range(9):
+        one, one_value, state = agent(obs[t], starts[t], state)
+        torch.testing.assert_close(one.base_dist.logits, dist.base_dist.logits[t])
+        torch.testing.assert_close(one_value, value[t])
+    torch.testing.assert_close(state, last)
+    assert last[..., -1].tolist() == [[1, 0], [1, 1], [1, 1], [1, 1]]
+
+    def changed(t, n):
+        """Which values change with one observation."""
+        other = obs.clone()
+        other[t, n] += 1
+        return [tuple(x) for x in (agent(other, starts, torch.zeros(4, 2, 3))[1] != value).nonzero().tolist()]
+
+    assert changed(0, 0) == [(t, 0) for t in range(5)]
+    assert changed(4, 1) == [(4, 1), (5, 1)] and changed(6, 1) == [(6, 1), (7, 1), (8, 1)]
+
+
+def test_the_cue():
+    env = gym.make("docs.recipes.cue:Cue-v0", delay=3)
+    for seed in range(8):
+        obs, _ = env.reset(seed=seed)
+        cue = obs[:4].argmax()
+        seen = [env.step(0)[:4] for _ in range(3)]
+        assert all(
+            not any(x[:4]) and (reward, ended, cut) == (0, False, False) for x, reward, ended, cut in seen
+        )
+        assert [x[4] for x, *_ in seen] == [0, 0, 1]
+        action = (cue + seed) % 4
+        _, reward, ended, _, _ = env.step(action)
+        assert ended and reward == (action == cue)
 
 
 def test_a_memory_with_masks(load):
