@@ -117,7 +117,7 @@ def spend(words: list[str]) -> tuple[float, float]:
 
 
 def measure_costs() -> None:
-    """Of each row, in turn and in three rounds: the seconds of its second and third iteration, and its memory."""
+    """Seconds of the second and third iteration of each row, and its memory: in turn, in three rounds."""
     own, folder = TABLE["costs"], ROOT / "runs" / "costs"
     prepare_costs(folder)
     made = provenance(["torch", "transformers", "numpy"])
