@@ -386,7 +386,7 @@ def lines_of_train(module):
 def test_no_function_is_longer_than_a_screen(module):
     lengths = {name: len(text.splitlines()) for name, text in definitions(module).items()}
     if module in LANGUAGE:  # tokens in, texts out: it takes the place of env and network
-        assert lengths.pop("Agent") <= 95 and lengths.pop("Args") <= 55
+        assert lengths.pop("Agent") <= 100 and lengths.pop("Args") <= 55
     assert lengths.pop("train") <= lines_of_train(module)
     assert max(lengths.values()) <= 45
 

@@ -131,15 +131,6 @@ def test_every_picture_can_be_drawn():
             assert axes.lines or not axes.get_visible(), name
 
 
-def test_the_readme_says_what_texts_learn():
-    page = (results.ROOT / "docs/language_runs.md").read_text()
-    rows = ("after the warm start", "PPO", "GRPO")
-    means = (float(re.search(rf"^\| {row} \|.* (0\.\d+) \|$", page, re.M)[1]) for row in rows)
-    start, ppo, grpo = (f"{mean:.2f}" for mean in means)
-    readme = (results.ROOT / "README.md").read_text()
-    assert f"from {start} to {ppo} of prompts right (GRPO: {grpo})" in readme
-
-
 def test_a_table_in_markdown():
     assert common.markdown(["", "x"], [["a", "1"], ["b", ""]]) == "| | x |\n|---|---|\n| a | 1 |\n| b | |"
 
