@@ -186,7 +186,7 @@ def scores(task: str) -> str:
         cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}"]
         best = best or ends(task, method, "best_of_8")
         lines.append([method, f"`{methods(task)[method]['flags']}`", *cells])
-    if best:
+    if len(best) == len(TABLE["seeds"]):  # of few prompts, it would be chance
         cells = [", ".join(f"{x:.2f}" for x in best), f"{np.mean(best):.2f}"]
         lines.append(
             ["the best of 8, before learning", "the first rollout of GRPO, 8 training prompts", *cells]
@@ -223,17 +223,22 @@ def edits() -> str:
     return markdown(["", "changes", "lines", "what it does"], rows)
 
 
+def curve_of(task: str, method: str, seed: int) -> list[tuple[int, float]]:
+    """Answers so far and their score, of a run that learns from its answers; DPO's have none."""
+    rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["seed"]) == (method, str(seed))]
+    return [(int(x["steps"]), float(x["score"])) for x in rows if x["steps"] != "evaluation" and x["score"]]
+
+
 def draw(theme: dict):
     """Of each task, the scores of the answers that are learned from, beside those of two fixed models."""
     figure, grid = subplots(1, len(DRAWN), (WIDTH, 2.6), "constrained", sharey=True)
     for axes, (task, title) in zip(grid, DRAWN.items(), strict=True):
-        learning = [name for name in methods(task) if name not in FIXED and ends(task, name, "score")]
+        learning = [name for name in methods(task) if name not in FIXED and curve_of(task, name, 1)]
         for method, colour in zip(learning, ("ours", "other"), strict=False):
             for seed in seeds(task, method):
-                rows = [
-                    x for x in read_dicts(csv_path(task)) if (x["method"], x["seed"]) == (method, str(seed))
-                ]
-                rows = [(int(x["steps"]), float(x["score"])) for x in rows if x["steps"] != "evaluation"]
+                rows = curve_of(task, method, seed)
+                if not rows:
+                    continue  # it is still to be done
                 label = method if seed == 1 else None
                 axes.plot(*zip(*rows, strict=True), color=theme[colour], lw=1, alpha=0.8, label=label)
         for method, dashes in FIXED.items():
