@@ -108,7 +108,10 @@ def best_of_8(folder: Path) -> float:
 
 
 def spend(words: list[str]) -> tuple[float, float]:
-    """Run a program. Returns the seconds that cores were at work for it, and its peak memory in MiB."""
+    """Run a program. Returns the seconds that cores were at work for it, and its peak memory in MiB.
+
+    Linux counts the memory of this program, too, from before the other one took its place.
+    """
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, spent = os.wait4(process.pid, 0)
     if status:
