@@ -77,11 +77,11 @@ def test_commands_of_runs():
 
 def test_spending():
     """Seconds of computing and not of waiting; the memory of the program, or of this one if it has more."""
-    work = 'import time; x = b"x" * (300 << 20); begin = time.process_time(); time.sleep(1)\n'
+    work = 'import time; x = b"x" * (300 << 20); begin = time.process_time(); time.sleep(3)\n'
     work += "while time.process_time() - begin < 0.5: pass"
     seconds, memory = chat.spend([sys.executable, "-c", work])
     mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    assert 0.5 < seconds < 1.4 and 300 < memory < max(400, mine + 50)
+    assert 0.5 < seconds < 2.5 and 300 < memory < max(400, mine + 50)
     with pytest.raises(SystemExit, match="has failed"):
         chat.spend([sys.executable, "-c", "raise SystemExit(3)"])
 

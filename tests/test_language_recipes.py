@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from test_recipes import load  # noqa: F401
+from test_recipes import TEXTS, load  # noqa: F401
 from texts import make_args  # noqa: F401
 
 from docs.recipes import guess
 from variants import grpo, grpo_turns
 
-PATCHES = ["distill", "dynamic_sampling", "lora", "several_rewards", "value_head"]
 PROMPTS = ["31524>", "99100>"]
 
 
-@pytest.mark.parametrize("name", PATCHES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_each_is_on_its_page(name):
     assert f"[`{name}.patch`](recipes/{name}.patch)" in (ROOT / "docs/chat.md").read_text()
 

@@ -20,6 +20,7 @@ from docs.recipes import self_play
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment")  # copies register it again
 PATCHES = sorted(path.stem for path in (ROOT / "docs/recipes").glob("*.patch"))
+TEXTS = ["distill", "dynamic_sampling", "lora", "several_rewards", "value_head"]  # of language models
 KNIGHTS = "pettingzoo.butterfly.knights_archers_zombies_v11"
 
 
@@ -84,7 +85,7 @@ def train(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in PATCHES if name != "images_and_vectors"])
+@pytest.mark.parametrize("name", [name for name in PATCHES if name not in ["images_and_vectors", *TEXTS]])
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
     envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4", "attention": "CartPole-v1"}
     flags = dict(env_id=envs[name], num_minibatches=2) if name in envs else {}
