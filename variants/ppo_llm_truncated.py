@@ -221,7 +221,7 @@ class Agent(nn.Module):
         return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
 
     def autocast(self):
-        """A context that computes in args.dtype. It rounds weights that learn only once."""
+        """A context that computes in args.dtype. In it, a weight that learns is rounded once."""
         use_bfloat16 = self.args.dtype == "bfloat16"
         return torch.autocast(self.ends.device.type, torch.bfloat16, use_bfloat16)
 
