@@ -23,7 +23,17 @@ from common import ROOT, Parser, find, markdown, refuse
 from compare import count, interval, number, read_csv
 from learning_curves import SAME, brief, command, csv_path, read_table, script_name, title
 
-STUDIES = ("ablation", "chat", "failures", "gpu", "preferences", "timings", "walks")  # modules, imported late
+# Modules, imported late.
+STUDIES = (
+    "ablation",
+    "chat",
+    "digits",
+    "failures",
+    "gpu",
+    "preferences",
+    "timings",
+    "walks",
+)  # modules, imported late
 TABLE = read_table()
 
 
