@@ -1,11 +1,12 @@
-"""What a pretrained chat model learns on a CPU, for docs/chat.md.
+"""What language models learn on a CPU, for docs/chat.md and docs/language_runs.md.
 
-    python tools/smollm2.py chat
-    python benchmarks/chat.py [TASK ...]    # a run takes 3 to 30 minutes of a core; chat.toml has their flags
+    python tools/smollm2.py chat            # the pretrained model
+    python benchmarks/chat.py [TASK ...]    # a run takes 1 to 30 minutes of a core; chat.toml has their flags
     python benchmarks/chat.py costs         # what an iteration takes, in memory and time
 
-results/chat_TASK.csv has of each run its curve, and a last line of the answers to held-out prompts;
-core_seconds is the time that cores were at work for it, so a busy machine makes it no longer.
+results/chat_TASK.csv has of each run its curve, where the task asks for it, and a last line of the answers
+to held-out prompts, with the other metrics as they were in the last iteration; core_seconds is the time that
+cores were at work for the run, so a busy machine makes it no longer.
 results/chat_TASK.jsonl has the answers of seed 1 to the first ten. Finished runs stay.
 Then benchmarks/results.py writes the page.
 """
@@ -20,7 +21,19 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, ROOT, WIDTH, Parser, find, markdown, provenance, read_dicts, subplots, write_rows
+from common import (
+    RESULTS,
+    ROOT,
+    WIDTH,
+    Parser,
+    find,
+    markdown,
+    provenance,
+    read_dicts,
+    replace_once,
+    subplots,
+    write_rows,
+)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TABLE = tomllib.loads((ROOT / "benchmarks" / "chat.toml").read_text("utf-8"))
@@ -36,7 +49,13 @@ METRICS = [
     "turns",
     "calls",
 ]
+HEADS = {
+    "score": "score of each seed",
+    "calls": "the calculator was asked rightly",
+    "ref_kl": "`ref_kl` of the last iteration",
+}
 COLUMNS = ["method", "seed", "steps", *METRICS, "best_of_8", "core_seconds", "made"]
+PATCHED = ROOT / "runs" / "patched"
 ROUNDS = 3
 ANSWERS = 10  # how many are shown of a run
 FIXED = {"untrained": ":", "imitation": "--"}  # what learns nothing from its own answers, and its line
@@ -78,19 +97,24 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
 def measure(task: str, method: str, seed: int) -> None:
     """Do a run, and add it to the results."""
-    folder = ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
+    own, folder = TABLE["tasks"][task], ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
+    make_patched(methods(task)[method]["script"])
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
     shutil.rmtree(folder, ignore_errors=True)  # one that was not finished
     core_seconds, _ = spend(words)
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
-    last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
+    learned = curve(folder)
+    last = learned[-1] | {
+        name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")
+    }
     last |= {"steps": "evaluation", "core_seconds": core_seconds}
-    if method.startswith("GRPO"):
+    if method.startswith("GRPO") and own["model"]:
         last["best_of_8"] = best_of_8(folder)
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
     made = provenance(["torch", "transformers", "numpy"])
-    rows = [{"method": method, "seed": seed, "made": made} | row for row in [*curve(folder), last]]
+    rows = [*(learned if own.get("curve", True) else []), last]
+    rows = [{"method": method, "seed": seed, "made": made} | row for row in rows]
     rows = [{k: f"{x:.4g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
     rows = read_dicts(csv_path(task)) + rows
     write_rows(csv_path(task), COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in rows))
@@ -99,6 +123,28 @@ def measure(task: str, method: str, seed: int) -> None:
             for answer in found[:ANSWERS]:
                 file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
     print(task, method, seed, last, flush=True)
+
+
+def patched(name: str) -> str:
+    """A script with a patch of docs/recipes applied, or an edit of docs/language.md."""
+    patch = ROOT / "docs" / "recipes" / f"{name}.patch"
+    if patch.exists():
+        script = re.findall(r"^--- a/(.*)", patch.read_text("utf-8"))[0]
+        words = ["patch", "--quiet", "--output=-", script, str(patch)]
+        return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    page = (ROOT / "docs" / "language.md").read_text("utf-8")
+    [edit] = re.findall(rf"^```diff {name}\n(.*?)^```", page, re.M | re.S)
+    lines = edit.splitlines(keepends=True)
+    old, new = ("".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
+    return replace_once((ROOT / "variants" / "grpo.py").read_text("utf-8"), old, new, "grpo.py")
+
+
+def make_patched(script: str) -> None:
+    """Write a script of the folder PATCHED; others are there."""
+    path = ROOT / script
+    if path.parent == PATCHED:
+        PATCHED.mkdir(parents=True, exist_ok=True)
+        path.write_text(patched(path.stem), "utf-8")
 
 
 def best_of_8(folder: Path) -> float:
@@ -138,13 +184,12 @@ def measure_costs() -> None:
 
 
 def prepare_costs(folder: Path) -> None:
-    """Write what costs needs: the script with LoRA, and a judge, as large as a trained one."""
+    """Write what costs needs: patched scripts, and a judge, as large as a trained one."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     (folder / "judge").mkdir(parents=True, exist_ok=True)
-    patched = shutil.copy(ROOT / "variants" / "grpo.py", folder / "lora.py")
-    patch = ROOT / "docs" / "recipes" / "lora.patch"
-    subprocess.run(["patch", "--quiet", patched, patch], check=True)
+    for command in TABLE["costs"]["rows"].values():
+        make_patched(command.split()[0])
     judge = AutoModelForSequenceClassification.from_pretrained(ROOT / "chat" / "model", num_labels=1)
     judge.save_pretrained(folder / "judge")
     AutoTokenizer.from_pretrained(ROOT / "chat" / "model").save_pretrained(folder / "judge")
@@ -180,21 +225,26 @@ def ends(task: str, method: str, column: str) -> list[float]:
     return [float(row[column]) for row in sorted(rows, key=lambda row: int(row["seed"])) if row.get(column)]
 
 
-def scores(task: str) -> str:
-    """The score of each method on held-out prompts."""
-    lines, best = [], []
-    for method in methods(task):
-        if not (found := ends(task, method, "score")):
+def scores(task: str, *columns: str) -> str:
+    """What the runs of a task end with, each seed and the mean: the score, or the columns that are named."""
+    columns = columns or ("score",)
+    lines, best, model = [], [], TABLE["tasks"][task]["model"]
+    for method, run in methods(task).items():
+        if not ends(task, method, columns[0]):
             continue  # it is still to be done
-        cells = [", ".join(f"{x:.2f}" for x in found), f"{np.mean(found):.2f}"]
+        cells = [method, f"`{run['flags']}`" if model else f"`python {command(task, method)}`"]
+        lines.append(cells + [cell for name in columns for cell in seeds_and_mean(ends(task, method, name))])
         best = best or ends(task, method, "best_of_8")
-        lines.append([method, f"`{methods(task)[method]['flags']}`", *cells])
     if len(best) == len(TABLE["seeds"]):  # of few prompts, it would be chance
-        cells = [", ".join(f"{x:.2f}" for x in best), f"{np.mean(best):.2f}"]
-        lines.append(
-            ["the best of 8, before learning", "the first rollout of GRPO, 8 training prompts", *cells]
-        )
-    return markdown(["", "its own flags", "score of each seed", "mean"], lines)
+        where = "the first rollout of GRPO, 8 training prompts"
+        lines.append(["the best of 8, before learning", where, *seeds_and_mean(best)])
+    heads = [head for name in columns for head in (HEADS[name], "mean")]
+    return markdown(["", "its own flags" if model else "command", *heads], lines)
+
+
+def seeds_and_mean(found: list[float]) -> list[str]:
+    """Two cells of a table."""
+    return [", ".join(f"{x:.3f}" for x in found), f"{np.mean(found):.3f}"]
 
 
 def answers(task: str, *chosen: str) -> str:
@@ -261,22 +311,7 @@ def draw(theme: dict):
 
 def table(what: str, *words: str) -> str:
     """What results.py puts between its markers."""
-    return {"scores": scores, "answers": answers, "calls": calls, "costs": costs, "edits": edits}[what](
-        *words
-    )
-
-
-def calls(task: str) -> str:
-    """A task with a calculator: each seed before and after."""
-    lines = []
-    for method in methods(task):
-        cells = []
-        for column in ("score", "calls"):
-            found = ends(task, method, column)
-            cells += [", ".join(f"{x:.3f}" for x in found), f"{np.mean(found):.3f}"]
-        lines.append([method, *cells])
-    heads = ["right sums of each seed", "mean", "the calculator was asked rightly", "mean"]
-    return markdown(["", *heads], lines)
+    return {"scores": scores, "answers": answers, "costs": costs, "edits": edits}[what](*words)
 
 
 def main() -> None:

@@ -68,9 +68,10 @@ def test_commands_of_runs():
     commands = [chat.command(task, x) for task in chat.TABLE["tasks"] for x in chat.methods(task)]
     costs = chat.TABLE["costs"]
     for command in [*commands, *(f"{row} {costs['flags']}" for row in costs["rows"].values())]:
-        script, *flags = command.replace("runs/costs/lora.py", "variants/grpo.py").split()
-        text = (chat.ROOT / script).read_text()
-        names = [word[2:].replace("-", "_") for word in flags if word.startswith("--")]
+        script, *flags = command.split()
+        path = chat.ROOT / script
+        text = chat.patched(path.stem) if path.parent == chat.PATCHED else path.read_text()
+        names = [x[2:].replace("-", "_").removeprefix("no_") for x in flags if x.startswith("--")]
         assert all(f"    {name}: " in text for name in names)
     assert chat.seeds("sums", "untrained") == [1] and chat.seeds("sums", "GRPO") == [1, 2, 3]
 
