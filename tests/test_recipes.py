@@ -5,6 +5,7 @@ import itertools
 import re
 import subprocess
 import sys
+import types
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import ParallelEnv
 from torch.distributions import Independent, Normal
 
+import ppo_continuous
 import ppo_discrete
 from docs.recipes import self_play
 
@@ -86,11 +88,13 @@ def train(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PATCHES if name not in ["images_and_vectors", *TEXTS]])
-def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, name):
+def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, monkeypatch, name):
     envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4", "attention": "CartPole-v1"}
     flags = dict(env_id=envs[name], num_minibatches=2) if name in envs else {}
     if name == "many_agents":
         flags = dict(env_id=KNIGHTS, num_envs=8, num_steps=64, eval_episodes=4)
+    if name == "envpool":
+        fake_envpool(monkeypatch)
     _, log = train(load(name), **flags)
     assert len(log) == 4 and np.isfinite([log[-1]["policy_loss"], log[-1]["value_loss"]]).all()
     assert f"[`{name}.patch`](recipes/{name}.patch)" in (ROOT / "docs/experiments.md").read_text()
@@ -368,6 +372,70 @@ def test_many_agents(load, train):
         module.Agents(Duel, 5).reset()
     with pytest.raises(module.Mistake, match="must be whole games, of 2 agents each"):
         train(module, total_timesteps=40, eval_episodes=1, **flags)
+
+
+class FakePool:
+    """What the recipe needs of EnvPool, by gymnasium: it takes seeds once, and resets only when told to."""
+
+    def __init__(self, env_id, num_envs=1, seed=None, num_threads=0):
+        by_hand = {"autoreset_mode": gym.vector.AutoresetMode.DISABLED}
+        self.envs = gym.make_vec(env_id, num_envs, "sync", by_hand)
+        self.observation_space = self.envs.single_observation_space
+        self.action_space = self.envs.single_action_space
+        self.seed = seed
+        self.step = self.envs.step
+
+    def reset(self, rows=None):
+        if rows is None:
+            return self.envs.reset(seed=self.seed)
+        mask = np.isin(range(self.envs.num_envs), rows)
+        obs, infos = self.envs.reset(options={"reset_mask": mask})
+        return obs[rows], infos
+
+
+def fake_envpool(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", types.SimpleNamespace(make_gymnasium=FakePool))
+
+
+def test_envpool_is_stepped_as_gymnasium_is(load, monkeypatch):
+    """Falls and time limits of the same envs: the next episode begins at once, and final_obs is the last."""
+    fake_envpool(monkeypatch)
+    gym.register("recipes/Short-v0", "gymnasium.envs.mujoco.hopper_v5:HopperEnv", max_episode_steps=9)
+    args = ppo_continuous.Args(env_id="recipes/Short-v0")
+    envs, pool = ppo_continuous.make_envs(args, 3), load("envpool").make_envs(args, 3)
+    assert (envs.reset(seed=[3, 4, 5])[0] == pool.reset(seed=[6, 8, 10])[0]).all()
+    ends = np.zeros(2, int)
+    for _ in range(100):
+        actions = np.random.default_rng(len(ends)).normal(size=(3, 3)).astype(np.float32)
+        *ours, infos = envs.step(actions)
+        *theirs, found = pool.step(actions)
+        assert all((x == y).all() for x, y in zip(ours, theirs, strict=True))
+        _, _, terminated, truncated = ours
+        ends += [terminated.sum(), truncated.sum()]
+        for row in np.flatnonzero(terminated | truncated):
+            assert (infos["final_obs"][row] == found["final_obs"][row]).all()
+    assert ends.all()
+
+
+def test_envpool_itself(load):
+    """Each row of a pool is the env that its seed makes alone, over the ends of episodes."""
+    pytest.importorskip("envpool")
+    module = load("envpool")
+    args = module.Args(env_id="InvertedPendulum-v5")
+
+    def play(seeds):
+        envs = module.make_envs(args, len(seeds))
+        seen = [envs.reset(seed=seeds)[0]]
+        for _ in range(100):
+            obs, _, terminated, _, infos = envs.step(np.ones((len(seeds), 1), np.float32))
+            assert (np.abs(obs[:, 1]) < 0.2).all()  # 0.2 is a fall
+            assert ((np.abs(infos["final_obs"][:, 1]) > 0.2) == terminated).all()
+            seen.append(obs)
+        return np.stack(seen)
+
+    together = play([2, 4, 6])
+    assert all((together[:, [n]] == play([seed])).all() for n, seed in enumerate([2, 4, 6]))
+    assert (together[:, 0] != together[:, 1]).any()
 
 
 def test_self_play(tmp_path, train):
