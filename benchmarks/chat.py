@@ -59,7 +59,7 @@ PATCHED = ROOT / "runs" / "patched"
 ROUNDS = 3
 ANSWERS = 10  # how many are shown of a run
 FIXED = {"untrained": ":", "imitation": "--"}  # what learns nothing from its own answers, and its line
-DRAWN = {"sums": "sums", "people": "JSON", "calculator": "a new model and a calculator"}
+DRAWN = {"sums": "sums", "people": "JSON", "calls": "calculator", "calculator": "calculator, new model"}
 SHOWN = [RESULTS / f"chat_{task}.csv" for task in DRAWN]
 
 
@@ -302,7 +302,8 @@ def draw(theme: dict):
         axes.set_xlabel("answers so far", color=theme["muted"], size=7)
         axes.legend(fontsize=6, frameon=False, labelcolor=theme["ink"])
         axes.set_facecolor(theme["page"])
-        axes.set_ylim(0, 1)
+        axes.set_ylim(0, 1.02)
+        axes.locator_params(axis="x", nbins=4)
         axes.tick_params(colors=theme["muted"], labelsize=7, length=0)
         axes.grid(color=theme["grid"], lw=0.8)
         axes.spines[:].set_visible(False)
