@@ -235,7 +235,7 @@ def scores(task: str, *columns: str) -> str:
         cells = [method, f"`{run['flags']}`" if model else f"`python {command(task, method)}`"]
         lines.append(cells + [cell for name in columns for cell in seeds_and_mean(ends(task, method, name))])
         best = best or ends(task, method, "best_of_8")
-    if len(best) == len(TABLE["seeds"]):  # of few prompts, it would be chance
+    if columns == ("score",) and len(best) == len(TABLE["seeds"]):  # of few prompts, it would be chance
         where = "the first rollout of GRPO, 8 training prompts"
         lines.append(["the best of 8, before learning", where, *seeds_and_mean(best)])
     heads = [head for name in columns for head in (HEADS[name], "mean")]
