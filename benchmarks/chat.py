@@ -5,8 +5,8 @@
     python benchmarks/chat.py costs         # what an iteration takes, in memory and time
 
 results/chat_TASK.csv has of each run its curve, where the task asks for it, and a last line of the answers
-to held-out prompts, with the other metrics as they were in the last iteration; core_seconds is the time that
-cores were at work for the run, so a busy machine makes it no longer.
+to held-out prompts, with the ref_kl of the last iteration; core_seconds is the time that cores were at work
+for the run, so a busy machine makes it no longer, but another processor does.
 results/chat_TASK.jsonl has the answers of seed 1 to the first ten. Finished runs stay.
 Then benchmarks/results.py writes the page.
 """
@@ -99,16 +99,16 @@ def measure(task: str, method: str, seed: int) -> None:
     """Do a run, and add it to the results."""
     own, folder = TABLE["tasks"][task], ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
     make_patched(methods(task)[method]["script"])
+    for program in own.get("before", []):
+        subprocess.run([sys.executable, *program.split()], cwd=ROOT, check=True)
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
     shutil.rmtree(folder, ignore_errors=True)  # one that was not finished
     core_seconds, _ = spend(words)
     found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
     learned = curve(folder)
-    last = learned[-1] | {
-        name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")
-    }
-    last |= {"steps": "evaluation", "core_seconds": core_seconds}
-    if method.startswith("GRPO") and own["model"]:
+    last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
+    last |= {"steps": "evaluation", "ref_kl": learned[-1].get("ref_kl", ""), "core_seconds": core_seconds}
+    if method == "untrained":
         last["best_of_8"] = best_of_8(folder)
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
@@ -148,8 +148,8 @@ def make_patched(script: str) -> None:
 
 
 def best_of_8(folder: Path) -> float:
-    """The mean over the groups of a run's first rollout of their best scores, before anything is learned."""
-    lines = (folder / "answers_00000000.jsonl").read_text("utf-8").splitlines()
+    """The best scores of the groups of a run that learns nothing, in the mean."""
+    lines = [line for path in folder.glob("answers_*.jsonl") for line in path.read_text("utf-8").splitlines()]
     return float(np.reshape([json.loads(line)["score"] for line in lines], (-1, 8)).max(1).mean())
 
 
@@ -228,16 +228,15 @@ def ends(task: str, method: str, column: str) -> list[float]:
 def scores(task: str, *columns: str) -> str:
     """What the runs of a task end with, each seed and the mean: the score, or the columns that are named."""
     columns = columns or ("score",)
-    lines, best, model = [], [], TABLE["tasks"][task]["model"]
+    lines, model = [], TABLE["tasks"][task]["model"]
     for method, run in methods(task).items():
         if not ends(task, method, columns[0]):
             continue  # it is still to be done
         cells = [method, f"`{run['flags']}`" if model else f"`python {command(task, method)}`"]
         lines.append(cells + [cell for name in columns for cell in seeds_and_mean(ends(task, method, name))])
-        best = best or ends(task, method, "best_of_8")
-    if columns == ("score",) and len(best) == len(TABLE["seeds"]):  # of few prompts, it would be chance
-        where = "the first rollout of GRPO, 8 training prompts"
-        lines.append(["the best of 8, before learning", where, *seeds_and_mean(best)])
+        if columns == ("score",) and (best := ends(task, method, "best_of_8")):
+            words = ["untrained, the best of 8 answers", "the same run", *seeds_and_mean(best)]
+            lines.append(words)
     heads = [head for name in columns for head in (HEADS[name], "mean")]
     return markdown(["", "its own flags" if model else "command", *heads], lines)
 

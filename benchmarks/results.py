@@ -33,7 +33,7 @@ STUDIES = (
     "preferences",
     "timings",
     "walks",
-)  # modules, imported late
+)
 TABLE = read_table()
 
 

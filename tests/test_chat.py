@@ -88,9 +88,9 @@ def test_spending():
 
 
 def test_best_of_8(tmp_path):
-    lines = [json.dumps({"score": x}) for x in [*range(8), *[0.0] * 8]]
-    (tmp_path / "answers_00000000.jsonl").write_text("\n".join(lines) + "\n")
-    assert chat.best_of_8(tmp_path) == 3.5
+    for name, scores in {"answers_00.jsonl": [*range(8), *[0.0] * 8], "answers_64.jsonl": [5] * 8}.items():
+        (tmp_path / name).write_text("".join(json.dumps({"score": x}) + "\n" for x in scores))
+    assert chat.best_of_8(tmp_path) == (7 + 0 + 5) / 3
 
 
 def test_asked_rightly():

@@ -380,8 +380,6 @@ class FakePool:
     def __init__(self, env_id, num_envs=1, seed=None, num_threads=0):
         by_hand = {"autoreset_mode": gym.vector.AutoresetMode.DISABLED}
         self.envs = gym.make_vec(env_id, num_envs, "sync", by_hand)
-        self.observation_space = self.envs.single_observation_space
-        self.action_space = self.envs.single_action_space
         self.seed = seed
         self.step = self.envs.step
 
@@ -393,8 +391,15 @@ class FakePool:
         return obs[rows], infos
 
 
+def make_spec(env_id, num_envs=1, num_threads=0):
+    env = gym.make(env_id)
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    return types.SimpleNamespace(**{f"gymnasium_{name}": space for name, space in spaces.items()})
+
+
 def fake_envpool(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envpool", types.SimpleNamespace(make_gymnasium=FakePool))
+    fake = types.SimpleNamespace(make_gymnasium=FakePool, make_spec=make_spec)
+    monkeypatch.setitem(sys.modules, "envpool", fake)
 
 
 def test_envpool_is_stepped_as_gymnasium_is(load, monkeypatch):
@@ -433,6 +438,8 @@ def test_envpool_itself(load):
             seen.append(obs)
         return np.stack(seen)
 
+    with pytest.raises(module.Mistake, match="Dict.* observations, which cannot be flattened"):
+        module.make_envs(module.Args(env_id="CheetahRun-v1"), 1)
     together = play([2, 4, 6])
     assert all((together[:, [n]] == play([seed])).all() for n, seed in enumerate([2, 4, 6]))
     assert (together[:, 0] != together[:, 1]).any()

@@ -1,7 +1,7 @@
 """Guess a digit from "higher" and "lower": a world with a secret, for variants/grpo_turns.py.
 
-    python docs/recipes/guess.py chat/halving.jsonl 5    # in 5 of 10 games somebody halves
-    python variants/grpo_turns.py --task chat/halving.jsonl --world docs.recipes.guess:world --max-turns 4
+    python docs/recipes/guess.py runs/halving.jsonl 5    # in 5 of 10 games somebody halves
+    python variants/grpo_turns.py --task runs/halving.jsonl --world docs.recipes.guess:world --max-turns 4
 
 Whoever halves what is left finds each digit in four turns. Whoever draws at random finds one of three.
 """
