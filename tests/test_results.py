@@ -565,3 +565,18 @@ def test_programs_use_of_each_other_what_is_there():
                 defined = rf"^(def|class|import|from)\b.*\b{node.attr}\b|^[\w, ]*\b{node.attr}\b.* = "
                 assert re.search(defined, other, re.M), (stem, node.lineno, node.attr)
     assert count > 70
+
+
+def test_digits_of_a_processor(monkeypatch, tmp_path):
+    """Runs that end alike have one hash, others have theirs; times are beside those without a setting."""
+    from benchmarks import digits
+
+    rows = [["a", "none", "MLP", "f00", 2], ["a", "none", "MLP", "f00", 4], ["a", "AVX2", "MLP", "f01", 5]]
+    rows += [["a", "AVX2", "MLP", "f02", 7], ["b", "none", "MLP", "f00", 1]]
+    digits.write_rows(tmp_path / "digits.csv", digits.COLUMNS, [[*row, ""] for row in rows])
+    monkeypatch.setattr(digits, "RESULTS", tmp_path)
+    assert digits.table().splitlines()[2:5] == [
+        "| none | a | `f00` (1.00) |",
+        "| none | b | `f00` (1.00) |",
+        "| AVX2 | a | `f01 f02` (2.00) |",
+    ]
