@@ -8,7 +8,6 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -290,9 +289,8 @@ def test_a_text_has_one_score_and_an_end_or_the_judge_is_refused(family, tmp_pat
     """Alone and beside longer texts; with an end it has another one."""
     reward, args = judge_of(family, tmp_path), ppo_llm.Args(max_new_tokens=6)
     if family in BAD_JUDGES:
-        # On some processors, equal rows of one batch differ by rounding, which is not what is tested.
         with pytest.raises(ppo_llm.Mistake, match="--reward x cannot judge: ValueError: "):
-            ppo_llm.check_judge("--reward x", lambda *x: np.round(reward(*x), 6).tolist(), args, PROMPTS)
+            ppo_llm.check_judge("--reward x", reward, args, PROMPTS)
         return
     ppo_llm.check_judge("--reward x", reward, args, PROMPTS)
     prompts, answers, finished = PROMPTS * 2, ["1", "22", "333", "4444"] * 2, [True] * 4 + [False] * 4
