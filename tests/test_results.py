@@ -578,5 +578,5 @@ def test_digits_of_a_processor(monkeypatch, tmp_path):
     assert digits.table().splitlines()[2:5] == [
         "| none | a | `f00` (1.00) |",
         "| none | b | `f00` (1.00) |",
-        "| AVX2 | a | `f01 f02` (2.00) |",
+        "| AVX2 | a | `f01 f02` (2.50) |",
     ]
