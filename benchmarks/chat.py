@@ -4,10 +4,10 @@
     python benchmarks/chat.py [TASK ...]    # a run takes 1 to 30 minutes of a core; chat.toml has their flags
     python benchmarks/chat.py costs         # what an iteration takes, in memory and time
 
-results/chat_TASK.csv has of each run its curve, where the task asks for it, and a last line of the answers
-to held-out prompts, with the ref_kl of the last iteration; core_seconds is the time that cores were at work
-for the run, so a busy machine makes it no longer, but another processor does.
-results/chat_TASK.jsonl has the answers of seed 1 to the first ten. Finished runs stay.
+results/chat_TASK.csv has a line for each run: the means of its answers to held-out prompts, and the ref_kl of
+the last iteration; core_seconds is the time that cores were at work for the run, so a busy machine makes it
+no longer, but another processor does. Where the task asks for details, the curve of each run stands above that
+line, and results/chat_TASK.jsonl has the answers of seed 1 to the first ten prompts. Finished runs stay.
 Then benchmarks/results.py writes the page.
 """
 
@@ -113,12 +113,12 @@ def measure(task: str, method: str, seed: int) -> None:
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
     made = provenance(["torch", "transformers", "numpy"])
-    rows = [*(learned if own.get("curve", True) else []), last]
+    rows = [*(learned if own.get("details", True) else []), last]
     rows = [{"method": method, "seed": seed, "made": made} | row for row in rows]
     rows = [{k: f"{x:.4g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
     rows = read_dicts(csv_path(task)) + rows
     write_rows(csv_path(task), COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in rows))
-    if seed == 1:
+    if seed == 1 and own.get("details", True):
         with csv_path(task).with_suffix(".jsonl").open("a", encoding="utf-8") as file:
             for answer in found[:ANSWERS]:
                 file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
