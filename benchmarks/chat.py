@@ -6,8 +6,8 @@
 
 results/chat_TASK.csv has a line for each run: the means of its answers to held-out prompts, and the ref_kl of
 the last iteration; core_seconds is the time that cores were at work for the run, so a busy machine makes it
-no longer, but another processor does. Where the task asks for details, the curve of each run stands above that
-line, and results/chat_TASK.jsonl has the answers of seed 1 to the first ten prompts. Finished runs stay.
+no longer, but another processor does. Where the task asks for details, the curve of each run stands above
+that line, and results/chat_TASK.jsonl has the answers of seed 1 to the first ten prompts. Finished runs stay.
 Then benchmarks/results.py writes the page.
 """
 
@@ -30,6 +30,7 @@ from common import (
     markdown,
     provenance,
     read_dicts,
+    read_jsonl,
     replace_once,
     subplots,
     write_rows,
@@ -104,7 +105,7 @@ def measure(task: str, method: str, seed: int) -> None:
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
     shutil.rmtree(folder, ignore_errors=True)  # one that was not finished
     core_seconds, _ = spend(words)
-    found = [json.loads(line) for line in (folder / "completions.jsonl").read_text("utf-8").splitlines()]
+    found = read_jsonl(folder / "completions.jsonl")
     learned = curve(folder)
     last = {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
     last |= {"steps": "evaluation", "ref_kl": learned[-1].get("ref_kl", ""), "core_seconds": core_seconds}
@@ -149,8 +150,8 @@ def make_patched(script: str) -> None:
 
 def best_of_8(folder: Path) -> float:
     """The best scores of the groups of a run that learns nothing, in the mean."""
-    lines = [line for path in folder.glob("answers_*.jsonl") for line in path.read_text("utf-8").splitlines()]
-    return float(np.reshape([json.loads(line)["score"] for line in lines], (-1, 8)).max(1).mean())
+    found = [answer["score"] for path in folder.glob("answers_*.jsonl") for answer in read_jsonl(path)]
+    return float(np.reshape(found, (-1, 8)).max(1).mean())
 
 
 def spend(words: list[str]) -> tuple[float, float]:
@@ -248,7 +249,7 @@ def seeds_and_mean(found: list[float]) -> list[str]:
 
 def answers(task: str, *chosen: str) -> str:
     """The first ten held-out prompts, with the answers of the chosen methods, seed 1."""
-    found = map(json.loads, csv_path(task).with_suffix(".jsonl").read_text("utf-8").splitlines())
+    found = read_jsonl(csv_path(task).with_suffix(".jsonl"))
     lines = {}
     for answer in found:
         if answer["method"] in chosen:

@@ -3,6 +3,7 @@
 import csv
 import difflib
 import hashlib
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,6 +47,12 @@ def read_rows(path: Path) -> list[list[str]]:
 def read_dicts(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file by the words of its head; none if it is not there."""
     return [*csv.DictReader(path.open())] if path.exists() else []
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    """The lines of a JSONL file. A text in it may hold marks that splitlines() takes for a line's end."""
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def write_rows(path: Path, head: list[str], rows: Iterable[list], above: str = "") -> None:

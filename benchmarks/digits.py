@@ -65,7 +65,7 @@ def measure(setting: str, run: str) -> tuple[str, float]:
 
 
 def table() -> str:
-    """For each setting and processor: the hash of each run, or hashes, and the shortest time, without setting = 1."""
+    """For each setting and processor: the hashes of each run, and its shortest time, without setting = 1."""
     rows, plain = {}, {}
     for row in read_dicts(RESULTS / "digits.csv"):
         seconds = plain.setdefault((row["processor"], row["run"], row["setting"]), [])

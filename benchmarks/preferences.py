@@ -10,12 +10,23 @@ writes the page, and benchmarks/plot.py the picture.
 
 import contextlib
 import io
-import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import RESULTS, ROOT, WIDTH, Parser, find, markdown, provenance, read_dicts, subplots, write_rows
+from common import (
+    RESULTS,
+    ROOT,
+    WIDTH,
+    Parser,
+    find,
+    markdown,
+    provenance,
+    read_dicts,
+    read_jsonl,
+    subplots,
+    write_rows,
+)
 
 CSV = RESULTS / "preferences.csv"
 SEEDS = [1, 2, 3]
@@ -56,7 +67,7 @@ def add(run: str, seed: int, log: list[dict], **last: float) -> None:
 
 def answers(folder: str) -> dict[str, float]:
     """Means of the answers to held-out prompts."""
-    found = list(map(json.loads, Path(folder, "completions.jsonl").read_text("utf-8").splitlines()))
+    found = read_jsonl(Path(folder, "completions.jsonl"))
     return {name: float(np.mean([answer[name] for answer in found])) for name in ("score", "exact")}
 
 

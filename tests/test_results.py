@@ -567,6 +567,14 @@ def test_programs_use_of_each_other_what_is_there():
     assert count > 70
 
 
+def test_a_line_is_what_json_calls_one(tmp_path):
+    """A model may write marks that end a line elsewhere."""
+    texts = ["a\u2028b", "c\x85", "d\n"]
+    path = tmp_path / "completions.jsonl"
+    path.write_text("".join(json.dumps({"text": x}, ensure_ascii=False) + "\n" for x in texts), "utf-8")
+    assert [line["text"] for line in common.read_jsonl(path)] == texts
+
+
 def test_digits_of_a_processor(monkeypatch, tmp_path):
     """Runs that end alike have one hash, others have theirs; times are beside those without a setting."""
     from benchmarks import digits
