@@ -4,14 +4,17 @@
     python benchmarks/chat.py [TASK ...]    # a run takes 1 to 30 minutes of a core; chat.toml has their flags
     python benchmarks/chat.py costs         # what an iteration takes, in memory and time
 
+A run that is there is not done again, unless its command has changed. Patched scripts are always written.
+
 results/chat_TASK.csv has a line for each run: the means of its answers to held-out prompts, and the ref_kl of
 the last iteration; core_seconds is the time that cores were at work for the run, so a busy machine makes it
 no longer, but another processor does. Where the task asks for details, the curve of each run stands above
-that line, and results/chat_TASK.jsonl has the answers of seed 1 to the first ten prompts. Finished runs stay.
+that line, and results/chat_TASK.jsonl has the answers of seed 1 to the first ten prompts.
 Then benchmarks/results.py writes the page.
 """
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -55,11 +58,12 @@ HEADS = {
     "calls": "the calculator was asked rightly",
     "ref_kl": "`ref_kl` of the last iteration",
 }
-COLUMNS = ["method", "seed", "steps", *METRICS, "best_of_8", "core_seconds", "made"]
+COLUMNS = ["method", "seed", "steps", *METRICS, "best_of_8", "core_seconds", "command", "made"]
 PATCHED = ROOT / "runs" / "patched"
 ROUNDS = 3
 ANSWERS = 10  # how many are shown of a run
-FIXED = {"untrained": ":", "imitation": "--"}  # what learns nothing from its own answers, and its line
+BEST_OF_8 = 64  # prompts whose answers are compared: 512 answers
+FIXED = {"untrained": ":", "imitation": "--"}  # the lines of what learns nothing from its own answers
 DRAWN = {"sums": "sums", "people": "JSON", "calls": "calculator", "calculator": "calculator, new model"}
 SHOWN = [RESULTS / f"chat_{task}.csv" for task in DRAWN]
 
@@ -78,7 +82,7 @@ def command(task: str, method: str) -> str:
 def seeds(task: str, method: str) -> list[int]:
     """The seeds of a run. One is enough for what a pretrained model is before it learns."""
     found = TABLE["tasks"][task].get("seeds", TABLE["seeds"])
-    return found[:1] if method == "untrained" else found
+    return found[:1] if method.startswith("untrained") else found
 
 
 def csv_path(task: str) -> Path:
@@ -97,9 +101,9 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
 
 def measure(task: str, method: str, seed: int) -> None:
-    """Do a run, and add it to the results."""
+    """Do a run, and add it to the results, in the place of one with another command."""
     own, folder = TABLE["tasks"][task], ROOT / "runs" / "chat" / f"{task}__{method}__{seed}".replace(" ", "_")
-    make_patched(methods(task)[method]["script"])
+    made = provenance(["torch", "transformers", "numpy"])
     for program in own.get("before", []):
         subprocess.run([sys.executable, *program.split()], cwd=ROOT, check=True)
     words = [sys.executable, *command(task, method).split(), "--seed", str(seed), "--run-dir", str(folder)]
@@ -113,17 +117,26 @@ def measure(task: str, method: str, seed: int) -> None:
         last["best_of_8"] = best_of_8(folder)
     if "turns" in found[0]:
         last["calls"] = float(np.mean([asked_rightly(answer) for answer in found]))
-    made = provenance(["torch", "transformers", "numpy"])
+    last["command"] = command(task, method)
     rows = [*(learned if own.get("details", True) else []), last]
     rows = [{"method": method, "seed": seed, "made": made} | row for row in rows]
     rows = [{k: f"{x:.4g}" if isinstance(x, float) else x for k, x in row.items()} for row in rows]
-    rows = read_dicts(csv_path(task)) + rows
-    write_rows(csv_path(task), COLUMNS, ([row.get(name, "") for name in COLUMNS] for row in rows))
     if seed == 1 and own.get("details", True):
-        with csv_path(task).with_suffix(".jsonl").open("a", encoding="utf-8") as file:
-            for answer in found[:ANSWERS]:
-                file.write(json.dumps({"method": method} | answer, ensure_ascii=False) + "\n")
+        keep_answers(task, method, found[:ANSWERS])
+    others = [x for x in read_dicts(csv_path(task)) if (x["method"], x["seed"]) != (method, str(seed))]
+    rows = [[row.get(name, "") for name in COLUMNS] for row in others + rows]
+    write_rows(csv_path(task), COLUMNS, rows)  # it says that the run is finished, so it comes last
     print(task, method, seed, last, flush=True)
+
+
+def keep_answers(task: str, method: str, found: list[dict]) -> None:
+    """Put the answers of a method in the place of older ones."""
+    path = csv_path(task).with_suffix(".jsonl")
+    others = [x for x in (read_jsonl(path) if path.exists() else []) if x["method"] != method]
+    lines = [
+        json.dumps(x, ensure_ascii=False) + "\n" for x in others + [{"method": method} | x for x in found]
+    ]
+    path.write_text("".join(lines), "utf-8")
 
 
 def patched(name: str) -> str:
@@ -169,7 +182,10 @@ def spend(words: list[str]) -> tuple[float, float]:
 def measure_costs() -> None:
     """Seconds of the second and third iteration of each row, and its memory: in turn, in three rounds."""
     own, folder = TABLE["costs"], ROOT / "runs" / "costs"
-    prepare_costs(folder)
+    # In a process of its own: Linux counts this one's memory, too, from before another takes its place.
+    helper = multiprocessing.get_context("spawn").Process(target=prepare_costs, args=(folder,))
+    helper.start()
+    helper.join()
     made = provenance(["torch", "transformers", "numpy"])
     rows = []
     for number in range(ROUNDS):
@@ -220,26 +236,35 @@ def asked_of(answer: dict) -> str:
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
+def evaluations(task: str, method: str) -> list[dict[str, str]]:
+    """The last lines of a method's runs, if they were made by the command that chat.toml has now."""
+    rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["steps"]) == (method, "evaluation")]
+    return [row for row in rows if row["command"] == command(task, method)]
+
+
 def ends(task: str, method: str, column: str) -> list[float]:
     """A number of the evaluation, of each seed that is there."""
-    rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["steps"]) == (method, "evaluation")]
+    rows = evaluations(task, method)
     return [float(row[column]) for row in sorted(rows, key=lambda row: int(row["seed"])) if row.get(column)]
 
 
 def scores(task: str, *columns: str) -> str:
     """What the runs of a task end with, each seed and the mean: the score, or the columns that are named."""
     columns = columns or ("score",)
-    lines, model = [], TABLE["tasks"][task]["model"]
+    own, lines = TABLE["tasks"][task], []
+    shared = f"{own['model']} {own['flags']}" if own["model"] else ""
     for method, run in methods(task).items():
         if not ends(task, method, columns[0]):
             continue  # it is still to be done
-        cells = [method, f"`{run['flags']}`" if model else f"`python {command(task, method)}`"]
+        words = [run["script"], run["flags"]] if shared else ["python", command(task, method)]
+        cells = [method, f"`{' '.join(words)}`"]
         lines.append(cells + [cell for name in columns for cell in seeds_and_mean(ends(task, method, name))])
         if columns == ("score",) and (best := ends(task, method, "best_of_8")):
-            words = ["untrained, the best of 8 answers", "the same run", *seeds_and_mean(best)]
-            lines.append(words)
+            name = f"untrained, the best of 8 answers to each of {BEST_OF_8} training prompts"
+            lines.append([name, "the same run", *seeds_and_mean(best)])
     heads = [head for name in columns for head in (HEADS[name], "mean")]
-    return markdown(["", "its own flags" if model else "command", *heads], lines)
+    found = markdown(["", "script, and its own flags" if shared else "command", *heads], lines)
+    return f"{found}\n\nEach script also takes `{shared}`." if shared else found
 
 
 def seeds_and_mean(found: list[float]) -> list[str]:
@@ -276,6 +301,11 @@ def edits() -> str:
     return markdown(["", "changes", "lines", "what it does"], rows)
 
 
+def learns(run: dict[str, str]) -> bool:
+    """Whether it learns from its own answers."""
+    return "--learning-rate 0 " not in f"{run['flags']} "
+
+
 def curve_of(task: str, method: str, seed: int) -> list[tuple[int, float]]:
     """Answers so far and their score, of a run that learns from its answers; DPO's have none."""
     rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["seed"]) == (method, str(seed))]
@@ -286,7 +316,7 @@ def draw(theme: dict):
     """Of each task, the scores of the answers that are learned from, beside those of two fixed models."""
     figure, grid = subplots(1, len(DRAWN), (WIDTH, 2.6), "constrained", sharey=True)
     for axes, (task, title) in zip(grid, DRAWN.items(), strict=True):
-        learning = [name for name in methods(task) if name not in FIXED and curve_of(task, name, 1)]
+        learning = [name for name, run in methods(task).items() if learns(run) and curve_of(task, name, 1)]
         for method, colour in zip(learning, ("ours", "other"), strict=False):
             for seed in seeds(task, method):
                 rows = curve_of(task, method, seed)
@@ -325,10 +355,14 @@ def main() -> None:
             continue
         find(TABLE["tasks"], task, "task")
         for seed in TABLE["tasks"][task].get("seeds", TABLE["seeds"]):
-            for method in methods(task):
-                there = {(row["method"], int(row["seed"])) for row in read_dicts(csv_path(task))}
-                if seed in seeds(task, method) and (method, seed) not in there:
+            for method, run in methods(task).items():
+                make_patched(run["script"])
+                there = {int(row["seed"]) for row in evaluations(task, method)}
+                if seed in seeds(task, method) and seed not in there:
                     measure(task, method, seed)
+        print(
+            f"{task}: all runs are there; those that are not in {csv_path(task).relative_to(ROOT)} are made"
+        )
 
 
 if __name__ == "__main__":

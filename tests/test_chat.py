@@ -87,6 +87,34 @@ def test_spending():
         chat.spend([sys.executable, "-c", "raise SystemExit(3)"])
 
 
+def test_results_of_another_command(monkeypatch, tmp_path, capsys):
+    """They are not shown, and the run is done anew; what is there is not."""
+    monkeypatch.setattr(chat, "RESULTS", tmp_path)
+    monkeypatch.setattr(chat, "ROOT", tmp_path)
+    task = {"model": "", "flags": "--x 1", "GRPO": {"script": "grpo.py", "flags": ""}, "seeds": [1, 2]}
+    monkeypatch.setattr(chat, "TABLE", {"tasks": {"sums": task}, "seeds": [1]})
+    rows = [
+        ["GRPO", seed, "evaluation", 0.5, command] for seed, command in ((1, "grpo.py --x 1"), (2, "old"))
+    ]
+    names = ["method", "seed", "steps", "score", "command"]
+    filled = [dict.fromkeys(chat.COLUMNS, "") | dict(zip(names, row, strict=True)) for row in rows]
+    chat.write_rows(chat.csv_path("sums"), chat.COLUMNS, (row.values() for row in filled))
+    assert chat.scores("sums").splitlines()[2:] == ["| GRPO | `python grpo.py --x 1` | 0.500 | 0.500 |"]
+    done = []
+    monkeypatch.setattr(chat, "measure", lambda *run: done.append(run))
+    monkeypatch.setattr("sys.argv", ["chat.py", "sums"])
+    chat.main()
+    assert done == [("sums", "GRPO", 2)]
+
+
+def test_answers_take_the_place_of_older_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(chat, "RESULTS", tmp_path)
+    for method, text in (("GRPO", "old"), ("PPO", "a\u2028b"), ("GRPO", "new")):
+        chat.keep_answers("sums", method, [{"completion": text}])
+    found = chat.read_jsonl(tmp_path / "chat_sums.jsonl")
+    assert [(x["method"], x["completion"]) for x in found] == [("PPO", "a\u2028b"), ("GRPO", "new")]
+
+
 def test_best_of_8(tmp_path):
     for name, scores in {"answers_00.jsonl": [*range(8), *[0.0] * 8], "answers_64.jsonl": [5] * 8}.items():
         (tmp_path / name).write_text("".join(json.dumps({"score": x}) + "\n" for x in scores))

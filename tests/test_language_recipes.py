@@ -6,6 +6,7 @@ import torch
 from conftest import ROOT
 from test_recipes import TEXTS, load  # noqa: F401
 from texts import make_args  # noqa: F401
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from docs.recipes import guess
 from variants import grpo, grpo_turns
@@ -69,6 +70,17 @@ def test_small_changes_in_bfloat16_are_merged(lora):
     layer = agent.model.model.layers[0].self_attn.q_proj
     assert layer.weight.dtype == torch.float32 and change.abs().max() > 1e-5
     torch.testing.assert_close(layer.weight - before, change, rtol=0, atol=1e-7)
+
+
+def test_lora_finds_nothing_to_change(load, make_args, monkeypatch):  # noqa: F811
+    """GPT-2 has layers of its own in the place of torch's."""
+    module = load("lora")
+    args = make_args(module)
+    tokenizer, _ = module.make_model(args)
+    config = GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=len(tokenizer))
+    monkeypatch.setattr(module, "make_model", lambda args: (tokenizer, GPT2LMHeadModel(config)))
+    with pytest.raises(module.Mistake, match="no linear layers"):
+        module.Agent(args)
 
 
 def test_training_with_lora(lora, make_args):  # noqa: F811

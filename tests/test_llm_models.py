@@ -727,7 +727,7 @@ def smollm2(tmp_path_factory):
     said = subprocess.run(tool, check=True, capture_output=True, text=True).stdout
     assert "134,515,008 weights" in said and "sums.jsonl: 2401 problems" in said
     refused = subprocess.run(tool, capture_output=True, text=True)
-    assert refused.returncode == 1 and "holds other files" in refused.stderr
+    assert refused.returncode == 1 and "a new folder, or an empty one" in refused.stderr
     return path / "model"
 
 

@@ -133,7 +133,7 @@ def save_model(folder: Path) -> None:
     model.load_state_dict(packed.state_dict())
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    print(f"{folder}: {model.num_parameters():,} weights")
+    print(f"model: {model.num_parameters():,} weights")
 
 
 def main(folder: tyro.conf.Positional[str]) -> None:
@@ -142,17 +142,26 @@ def main(folder: tyro.conf.Positional[str]) -> None:
     Args:
         folder: A new folder, or an empty one.
     """
-    if Path(folder).exists() and any(Path(folder).iterdir()):
-        sys.exit(f"smollm2.py: {folder} holds other files; the model takes a new folder")
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    place = Path(folder)
+    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        sys.exit(f"smollm2.py: {folder} is there; the model takes a new folder, or an empty one")
+    place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        save_model(Path(folder, "model"))
-    except subprocess.CalledProcessError as error:
+        with tempfile.TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as unfinished:
+            write(Path(unfinished, "whole"))
+            Path(unfinished, "whole").replace(place)
+    except (subprocess.CalledProcessError, OSError) as error:
         sys.exit(f"smollm2.py: {error}")
+    print(f"{folder} holds the model and {len(tasks())} tasks")
+
+
+def write(folder: Path) -> None:
+    """Write the model, and the problems of each task."""
+    save_model(folder / "model")
     for name, problems in tasks().items():
         lines = [json.dumps(problem) + "\n" for problem in problems]
-        Path(folder, f"{name}.jsonl").write_text("".join(lines), "utf-8")
-        print(f"{folder}/{name}.jsonl: {len(lines)} problems")
+        (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+        print(f"{name}.jsonl: {len(lines)} problems")
 
 
 if __name__ == "__main__":
