@@ -102,7 +102,7 @@ TABLES = {"summary": summary, "commands": commands, "picture": picture, "others"
 
 def make(what: str) -> str:
     """What belongs between markers."""
-    kind, *words = what.split()
+    kind, *words = shlex.split(what)
     find(dict.fromkeys([*TABLES, *STUDIES]), kind, "marker")
     table = TABLES[kind] if kind in TABLES else importlib.import_module(kind).table
     return table(*words)
