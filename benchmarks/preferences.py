@@ -1,6 +1,6 @@
 """Preferences, for docs/language.md: what a reward model is worth, over-optimisation, DPO and its trap.
 
-    python benchmarks/preferences.py    # 48 runs, three seeds each: some forty minutes of a core
+    python benchmarks/preferences.py    # 48 runs, three seeds each: some fifty minutes of a core
 
 Two judges are reward models: of 16,000 pairs, and of 1,000 with a tenth of the labels wrong. PPO optimises
 each of them under several weights of the KL. All runs are in results/preferences.csv: of each seed its curve,
