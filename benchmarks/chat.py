@@ -1,7 +1,7 @@
 """What language models learn on a CPU, for docs/chat.md and docs/language_runs.md.
 
     python tools/smollm2.py chat            # the pretrained model
-    python benchmarks/chat.py [TASK ...]    # a run takes 1 to 30 minutes of a core; chat.toml has their flags
+    python benchmarks/chat.py [TASK ...]    # up to 35 minutes of a core for a run; chat.toml has flags
     python benchmarks/chat.py costs         # what an iteration takes, in memory and time
 
 A run that is there is not done again, unless its command has changed. Patched scripts are always written.
@@ -186,6 +186,8 @@ def measure_costs() -> None:
     helper = multiprocessing.get_context("spawn").Process(target=prepare_costs, args=(folder,))
     helper.start()
     helper.join()
+    if helper.exitcode:
+        raise SystemExit("chat.py: what costs needs could not be written")
     made = provenance(["torch", "transformers", "numpy"])
     rows = []
     for number in range(ROUNDS):
@@ -264,7 +266,7 @@ def scores(task: str, *columns: str) -> str:
             lines.append([name, "the same run", *seeds_and_mean(best)])
     heads = [head for name in columns for head in (HEADS[name], "mean")]
     found = markdown(["", "script, and its own flags" if shared else "command", *heads], lines)
-    return f"{found}\n\nEach script also takes `{shared}`." if shared else found
+    return f"{found}\n\nBefore its own flags, each script takes `{shared}`." if shared else found
 
 
 def seeds_and_mean(found: list[float]) -> list[str]:
@@ -274,14 +276,19 @@ def seeds_and_mean(found: list[float]) -> list[str]:
 
 def answers(task: str, *chosen: str) -> str:
     """The first ten held-out prompts, with the answers of the chosen methods, seed 1."""
-    found = read_jsonl(csv_path(task).with_suffix(".jsonl"))
+    there = [name for name in chosen if "1" in {row["seed"] for row in evaluations(task, name)}]
     lines = {}
-    for answer in found:
-        if answer["method"] in chosen:
-            said = answer.get("turns") or answer["completion"]
-            lines.setdefault(asked_of(answer), {})[answer["method"]] = f"`{said!r}`"
-    rows = [[prompt, *(cells[name] for name in chosen)] for prompt, cells in lines.items()]
-    return markdown(["prompt", *chosen], rows)
+    for answer in read_jsonl(csv_path(task).with_suffix(".jsonl")):
+        said = answer.get("turns") or answer["completion"]
+        lines.setdefault(asked_of(answer), {})[answer["method"]] = code(repr(said))
+    rows = [[prompt, *(cells.get(name, "") for name in there)] for prompt, cells in lines.items()]
+    return markdown(["prompt", *there], rows)
+
+
+def code(text: str) -> str:
+    """A text as code in a cell of a table, whatever it has of the marks that end code or cells."""
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{ticks}{text}{ticks}".replace("|", "\\|")
 
 
 def edits() -> str:
@@ -308,6 +315,8 @@ def learns(run: dict[str, str]) -> bool:
 
 def curve_of(task: str, method: str, seed: int) -> list[tuple[int, float]]:
     """Answers so far and their score, of a run that learns from its answers; DPO's have none."""
+    if str(seed) not in {row["seed"] for row in evaluations(task, method)}:
+        return []
     rows = [x for x in read_dicts(csv_path(task)) if (x["method"], x["seed"]) == (method, str(seed))]
     return [(int(x["steps"]), float(x["score"])) for x in rows if x["steps"] != "evaluation" and x["score"]]
 

@@ -100,6 +100,7 @@ def test_results_of_another_command(monkeypatch, tmp_path, capsys):
     filled = [dict.fromkeys(chat.COLUMNS, "") | dict(zip(names, row, strict=True)) for row in rows]
     chat.write_rows(chat.csv_path("sums"), chat.COLUMNS, (row.values() for row in filled))
     assert chat.scores("sums").splitlines()[2:] == ["| GRPO | `python grpo.py --x 1` | 0.500 | 0.500 |"]
+    assert chat.evaluations("sums", "GRPO")[0]["seed"] == "1" and chat.curve_of("sums", "GRPO", 2) == []
     done = []
     monkeypatch.setattr(chat, "measure", lambda *run: done.append(run))
     monkeypatch.setattr("sys.argv", ["chat.py", "sums"])
@@ -107,12 +108,26 @@ def test_results_of_another_command(monkeypatch, tmp_path, capsys):
     assert done == [("sums", "GRPO", 2)]
 
 
+def test_code_in_a_table():
+    assert chat.code("a") == "`a`"
+    assert chat.code("a`b```c|d") == "````a`b```c\\|d````"
+
+
 def test_answers_take_the_place_of_older_ones(monkeypatch, tmp_path):
+    """They are shown of runs whose command is today's."""
     monkeypatch.setattr(chat, "RESULTS", tmp_path)
     for method, text in (("GRPO", "old"), ("PPO", "a\u2028b"), ("GRPO", "new")):
         chat.keep_answers("sums", method, [{"completion": text}])
     found = chat.read_jsonl(tmp_path / "chat_sums.jsonl")
     assert [(x["method"], x["completion"]) for x in found] == [("PPO", "a\u2028b"), ("GRPO", "new")]
+    for x in found:
+        chat.keep_answers("sums", x["method"], [{"prompt": "1+2>", "completion": x["completion"]}])
+    rows = []
+    for method, command in (("GRPO", chat.command("sums", "GRPO")), ("PPO", "old")):
+        row = {"method": method, "seed": 1, "steps": "evaluation", "command": command}
+        rows.append([row.get(name, "") for name in chat.COLUMNS])
+    chat.write_rows(chat.csv_path("sums"), chat.COLUMNS, rows)
+    assert chat.answers("sums", "GRPO", "PPO").splitlines()[2:] == ["| 1+2> | `'new'` |"]
 
 
 def test_best_of_8(tmp_path):

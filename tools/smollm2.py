@@ -142,8 +142,9 @@ def main(folder: tyro.conf.Positional[str]) -> None:
     Args:
         folder: A new folder, or an empty one.
     """
-    place = Path(folder)
-    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+    place = Path(folder).resolve()
+    is_free = not place.exists() or place.is_dir() and not any(place.iterdir()) and not place.is_mount()
+    if not is_free:
         sys.exit(f"smollm2.py: {folder} is there; the model takes a new folder, or an empty one")
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
