@@ -132,10 +132,10 @@ def measure(task: str, method: str, seed: int) -> None:
 def keep_answers(task: str, method: str, found: list[dict]) -> None:
     """Put the answers of a method in the place of older ones."""
     path = csv_path(task).with_suffix(".jsonl")
-    others = [x for x in (read_jsonl(path) if path.exists() else []) if x["method"] != method]
-    lines = [
-        json.dumps(x, ensure_ascii=False) + "\n" for x in others + [{"method": method} | x for x in found]
-    ]
+    old = read_jsonl(path) if path.exists() else []
+    rows = [answer for answer in old if answer["method"] != method]
+    rows += [{"method": method} | answer for answer in found]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     path.write_text("".join(lines), "utf-8")
 
 
@@ -369,9 +369,8 @@ def main() -> None:
                 there = {int(row["seed"]) for row in evaluations(task, method)}
                 if seed in seeds(task, method) and seed not in there:
                     measure(task, method, seed)
-        print(
-            f"{task}: all runs are there; those that are not in {csv_path(task).relative_to(ROOT)} are made"
-        )
+        place = csv_path(task).relative_to(ROOT)
+        print(f"{task}: all runs are in {place}; those that are deleted there are made anew")
 
 
 if __name__ == "__main__":

@@ -97,10 +97,11 @@ def test_results_of_another_command(monkeypatch, tmp_path, capsys):
         ["GRPO", seed, "evaluation", 0.5, command] for seed, command in ((1, "grpo.py --x 1"), (2, "old"))
     ]
     names = ["method", "seed", "steps", "score", "command"]
+    rows += [["GRPO", seed, 64, 0.25, ""] for seed in (1, 2)]  # their curves
     filled = [dict.fromkeys(chat.COLUMNS, "") | dict(zip(names, row, strict=True)) for row in rows]
     chat.write_rows(chat.csv_path("sums"), chat.COLUMNS, (row.values() for row in filled))
     assert chat.scores("sums").splitlines()[2:] == ["| GRPO | `python grpo.py --x 1` | 0.500 | 0.500 |"]
-    assert chat.evaluations("sums", "GRPO")[0]["seed"] == "1" and chat.curve_of("sums", "GRPO", 2) == []
+    assert [chat.curve_of("sums", "GRPO", seed) for seed in (1, 2)] == [[(64, 0.25)], []]
     done = []
     monkeypatch.setattr(chat, "measure", lambda *run: done.append(run))
     monkeypatch.setattr("sys.argv", ["chat.py", "sums"])

@@ -59,7 +59,8 @@ def json_object(completions: list[str], answer: list[str], **_) -> list[float]:
     scores = []
     for text, right in zip(completions, answer, strict=True):
         try:
-            found, wanted = json.loads(text), json.loads(right)
+            found = json.loads(text)
+            wanted = json.loads(right)
             same = sum(found.get(name) == wanted[name] for name in wanted)
             scores.append(same / len(found | wanted))
         except (AttributeError, ValueError):
@@ -86,9 +87,11 @@ def ask(question: str, rule: str = "You are a helpful assistant.") -> list[dict[
 
 def tasks() -> dict[str, list[dict]]:
     """Problems of each task, in a random order that is always the same."""
-    sums, calls = [], []
+    sums = []
+    calls = []
     for a, b in itertools.product(range(1, 50), repeat=2):
-        sums.append({"prompt": ask(f"What is {a} + {b}? Answer with the number only."), "answer": str(a + b)})
+        prompt = ask(f"What is {a} + {b}? Answer with the number only.")
+        sums.append({"prompt": prompt, "answer": str(a + b)})
         # In two of five conversations somebody asks the calculator. The others only guess.
         turns = [f"{a} + {b} =", str(a + b), str(a + b)]
         if (7 * a + b) % 5 > 1:
@@ -143,11 +146,12 @@ def main(folder: tyro.conf.Positional[str]) -> None:
         folder: A new folder, or an empty one.
     """
     place = Path(folder).resolve()
-    is_free = not place.exists() or place.is_dir() and not any(place.iterdir()) and not place.is_mount()
-    if not is_free:
+    is_empty = place.is_dir() and not any(place.iterdir())
+    if place.exists() and not is_empty or place.is_mount():  # a mount cannot be replaced
         sys.exit(f"smollm2.py: {folder} is there; the model takes a new folder, or an empty one")
-    place.parent.mkdir(parents=True, exist_ok=True)
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # What is interrupted leaves nothing behind.
         with tempfile.TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as unfinished:
             write(Path(unfinished, "whole"))
             Path(unfinished, "whole").replace(place)
