@@ -153,6 +153,15 @@ def test_a_memory_by_attention(load):
     assert changed(4, 1) == [(4, 1), (5, 1)] and changed(6, 1) == [(6, 1), (7, 1), (8, 1)]
 
 
+def test_attention_still_shows_what_was_seen_once_and_long_ago(load):
+    agent, _ = make(load("attention"))
+    obs, starts, memory = torch.zeros(2, 200, 1, 2), torch.zeros(200, 1), torch.zeros(256, 1, 3)
+    obs[0, 0, 0, 0] = obs[1, 0, 0, 1] = 1
+    one, other = (agent(cue, starts, memory)[1][:, 0] for cue in obs)
+    apart = (one - other).abs()
+    assert apart[199] > apart[1] / 2 > 0.01
+
+
 def test_the_cue():
     env = gym.make("docs.recipes.cue:Cue-v0", delay=3)
     for seed in range(8):
