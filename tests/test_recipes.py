@@ -19,6 +19,7 @@ from torch.distributions import Independent, Normal
 import ppo_continuous
 import ppo_discrete
 from docs.recipes import self_play
+from variants import ppo_lstm
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment")  # copies register it again
 PATCHES = sorted(path.stem for path in (ROOT / "docs/recipes").glob("*.patch"))
@@ -89,7 +90,8 @@ def train(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PATCHES if name not in ["images_and_vectors", *TEXTS]])
 def test_each_runs_for_a_few_iterations_and_is_on_the_page(load, train, monkeypatch, name):
-    envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4", "attention": "CartPole-v1"}
+    envs = {"continuous_lstm": "Pendulum-v1", "masked_lstm": "Taxi-v4"}
+    envs |= {"attention": "CartPole-v1", "forget_gate": "CartPole-v1"}
     flags = dict(env_id=envs[name], num_minibatches=2) if name in envs else {}
     if name == "many_agents":
         flags = dict(env_id=KNIGHTS, num_envs=8, num_steps=64, eval_episodes=4)
@@ -151,6 +153,18 @@ def test_a_memory_by_attention(load):
 
     assert changed(0, 0) == [(t, 0) for t in range(5)]
     assert changed(4, 1) == [(4, 1), (5, 1)] and changed(6, 1) == [(6, 1), (7, 1), (8, 1)]
+
+
+def test_forget_gates_that_start_open(load):
+    """Half of what is in a cell is there 64 steps later; without the patch, nothing is."""
+    left = []
+    for module in (load("forget_gate"), ppo_lstm):
+        agent, _ = make(module)
+        state = torch.zeros(4, 1, 64)
+        state[1] = 1  # the actor's cells
+        _, _, last = agent(torch.zeros(64, 1, 2), torch.zeros(64, 1), state)
+        left.append(last[1].abs().mean())
+    assert left[0] > 0.5 and left[1] < 1e-3
 
 
 def test_attention_still_shows_what_was_seen_once_and_long_ago(load):
