@@ -19,7 +19,7 @@ SMALLER = {  # each is on the page, or its test fails
     "ppo_discrete.py --seeds 1-5": "ppo_discrete.py --seeds 1",
     "--seeds 1-5 --out runs/cleanrl": "--seeds 1 --out runs/cleanrl",
     "-- --total-timesteps 100_000\n": "-- --total-timesteps 1_024\n",
-    "--seeds 1-3 --grid": "--seeds 1 --grid",
+    "--seeds 1-5 --grid": "--seeds 1 --grid",
     "norm_adv=True,False --out": "norm_adv=False --out",
     "50_000": "1_024",
     '["my_ppo.py", "ppo_discrete.py"]': '["my_ppo.py"]',
@@ -49,7 +49,8 @@ def test_every_block_of_the_page_runs(tmp_path):
     """In their order, in one folder, as one would paste them."""
     for name in ("tools", "docs/recipes"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "ppo_discrete.py", tmp_path)
+    for script in ("ppo_discrete.py", "ppo_continuous.py"):
+        shutil.copy(ROOT / script, tmp_path)
     text = PAGE
     for long, short in SMALLER.items():
         assert long in text, long

@@ -515,7 +515,7 @@ class Parser(argparse.ArgumentParser):
 
 def read_settings(args: argparse.Namespace, flags: list[str]) -> dict:
     """Returns what the file says, if one is given, and the command line besides or instead."""
-    settings = {"scripts": [], "seeds": "1-3", "flags": "", "out": "runs/sweep", "grid": {}}
+    settings = {"scripts": [], "seeds": "1-5", "flags": "", "out": "runs/sweep", "grid": {}}
     if len(args.scripts) == 1 and args.scripts[0].endswith(".toml"):
         settings |= read_file(Path(args.scripts.pop()), settings)
     grid = settings["grid"]
@@ -566,7 +566,7 @@ def main() -> None:
     """Reads the command line, and does what it says."""
     parser = Parser(__doc__)
     parser.add_argument("scripts", nargs="*", help="to be run, or a TOML file that names them")
-    parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-3")
+    parser.add_argument("--seeds", help="like 1-10 or 1,3,5-7; default: 1-5")
     parser.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=A,B")
     parser.add_argument("--out", help="where the folders of the runs go; default: runs/sweep")
     parser.add_argument("--workers", type=positive, default=cores(), help="runs at a time")

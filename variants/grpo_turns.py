@@ -272,7 +272,7 @@ class Agent(nn.Module):
             return logits.argmax(-1)
         logits = logits / self.args.temperature
         gumbel_noise = -torch.empty_like(logits).exponential_().log()
-        return (logits + gumbel_noise).argmax(-1)  # this is a sample of softmax(logits)
+        return (logits + gumbel_noise).argmax(-1)  # the Gumbel-max trick: a sample of softmax
 
 
 def make_model(args: Args) -> tuple:
@@ -857,7 +857,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     for iteration in range(first_iteration, num_iterations):
         is_cut = (iteration - first_iteration) % save_every == 0
         if is_cut:
-            # This is a clean cut: what follows depends on what is saved, and on nothing else.
+            # What is not saved starts anew here: so a resumed run goes on as this one does.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, sources)
             seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too

@@ -367,7 +367,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         due = may_save(iteration * T, saved_at, apart, episodes, length)
         if first_says(due, device):
             saved_at = iteration * T
-            # This is a clean cut: what follows depends on what is saved, and on nothing else.
+            # What is not saved starts anew here: so a resumed run goes on as this one does.
             if args.checkpoints and RANK == 0:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration} of {RANK}", N)
@@ -440,6 +440,7 @@ def train(args: Args) -> tuple[Agent, list[dict[str, float]]]:
         refuse_broken(numbers, steps)
         if RANK > 0:
             continue  # the first process speaks for all
+        # Advantages are returns less values: what the critic did not predict.
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         row["episode_return"], row["episode_length"] = recent_means(episodes, iteration)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

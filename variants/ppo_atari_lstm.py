@@ -369,7 +369,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     for iteration in range(first_iteration, num_iterations):
         if may_save(iteration * T, saved_at, apart, episodes, length):
             saved_at = iteration * T
-            # This is a clean cut: what follows depends on what is saved, and on nothing else.
+            # What is not saved starts anew here: so a resumed run goes on as this one does.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seeds = seed_everything(args.seed, f"cut {iteration}", N)
@@ -445,6 +445,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         row = {"steps": steps} | mean_metrics(history)
         numbers = {"reward": rewards, "final_value": final_values} | row | agent.state_dict()
         refuse_broken(numbers, steps)
+        # Advantages are returns less values: what the critic did not predict.
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         row["episode_return"], row["episode_length"] = recent_means(episodes, iteration)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

@@ -210,7 +210,7 @@ class Agent(nn.Module):
         if greedy:
             return logits.argmax(-1)
         gumbel_noise = -torch.empty_like(logits).exponential_().log()
-        return (logits + gumbel_noise).argmax(-1)  # this is a sample of softmax(logits)
+        return (logits + gumbel_noise).argmax(-1)  # the Gumbel-max trick: a sample of softmax
 
 
 def compute_gradients(agent: Agent, batch: Batch, clip_coef: float, args: Args) -> dict:
@@ -291,7 +291,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     for iteration in range(first_iteration, num_iterations):
         if may_save(iteration * T, saved_at, apart, episodes, length):
             saved_at = iteration * T
-            # This is a clean cut: what follows depends on what is saved, and on nothing else.
+            # What is not saved starts anew here: so a resumed run goes on as this one does.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, episodes)
             seed_everything(args.seed, f"cut {iteration}")  # [E2] an env remembers nothing
@@ -352,6 +352,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
         row = {"steps": steps} | mean_metrics(history)
         numbers = {"obs": next_obs, "reward": rewards} | row | agent.state_dict()
         refuse_broken(numbers, steps)
+        # Advantages are returns less values: what the critic did not predict.
         row["explained_variance"] = 1 - (batch.advantages.var() / batch.returns.var()).item()
         row["episode_return"], row["episode_length"] = recent_means(episodes, iteration)
         row["learning_rate"] = optimizer.param_groups[0]["lr"]

@@ -232,7 +232,7 @@ class Agent(nn.Module):
             return logits.argmax(-1)
         logits = logits / self.args.temperature
         gumbel_noise = -torch.empty_like(logits).exponential_().log()
-        return (logits + gumbel_noise).argmax(-1)  # this is a sample of softmax(logits)
+        return (logits + gumbel_noise).argmax(-1)  # the Gumbel-max trick: a sample of softmax
 
 
 def make_model(args: Args) -> tuple:
@@ -764,7 +764,7 @@ def train(args: Args, on_iteration=None) -> tuple[Agent, list[dict[str, float]]]
     bar = tqdm(total=num_iterations * N, initial=steps, unit="", unit_scale=True, disable=None)
     for iteration in range(first_iteration, num_iterations):
         if (iteration - first_iteration) % save_every == 0:
-            # This is a clean cut: what follows depends on what is saved, and on nothing else.
+            # What is not saved starts anew here: so a resumed run goes on as this one does.
             if args.checkpoints:
                 save(run_dir, args, iteration, agent, optimizer, sources)
             seed_everything(args.seed, f"cut {iteration}")  # [E2] a resumed run does so, too
