@@ -248,7 +248,7 @@ def test_ratios_of_whole_episodes_explode():
         old, ratio = OLD[sequences].prod(1), (NEW / OLD)[sequences].prod(1)
         close(old @ ratio, 1.0)
         close(old @ ratio**2, 1.64**T)
-    assert f"$1.64^{{10}} = {1.64**10:.0f}$" in PAGE and f"so {1.64**10:.0f} such" in PAGE
+    assert f"$1.64^{{10}} = {1.64**10:.0f}$" in PAGE and f": {1.64**10:.0f} such" in PAGE
 
 
 def pairs(gamma=0.9, distance=1.0):
