@@ -100,8 +100,9 @@ def test_every_block_of_the_page_runs(tmp_path):
         ({"found": "tuned_found", "found with one seed": "tuned_one_seed", "default": "tuned_default"},
          ("--threshold", "200")),
         ({name: f"recipe_{name}" for name in RECIPES}, ()),
+        ({"values not clipped": "recipe_agents", "values clipped": "recipe_agents_clipped"}, ()),
     ],
-    ids=["example", "search", "recipes"],
+    ids=["example", "search", "recipes", "agents"],
 )  # fmt: skip
 def test_tables_on_the_page_are_those_of_their_files(tmp_path, monkeypatch, capsys, files, flags):
     sources = [f"{name}={ROOT}/benchmarks/results/{file}.csv" for name, file in files.items()]
