@@ -1,5 +1,6 @@
 """docs/experiments.md: every block of it runs, with smaller numbers, and does what the page says."""
 
+import csv
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import compare
+import numpy as np
 import pytest
 from conftest import ROOT
 
@@ -110,6 +112,18 @@ def test_tables_on_the_page_are_those_of_their_files(tmp_path, monkeypatch, caps
     compare.main()
     table = capsys.readouterr().out.partition("- Intervals")[0].strip()
     assert len(table.splitlines()) > 5 and table in PAGE
+
+
+@pytest.mark.parametrize("name", ["lstm", "forget", "attention"])
+def test_the_table_of_memories_is_that_of_its_files(name):
+    cells = []
+    for delay in (24, 64, 256):
+        lines = (ROOT / f"benchmarks/results/recipe_memory_{name}_{delay}.csv").read_text().splitlines()
+        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+        finals = [float(row["eval_return"]) for row in rows if row["eval_return"]]
+        assert len(finals) == 5
+        cells.append(f"{np.mean(finals):.2f} ({min(finals):.2f} to {max(finals):.2f})")
+    assert f" | {' | '.join(cells)} |\n" in PAGE
 
 
 def test_the_space_on_the_page_is_one():
