@@ -540,8 +540,8 @@ def count(steps: float) -> str:
 
 
 def interval(values: np.ndarray) -> str:
-    """Returns [low, high], or a dash for a single seed."""
-    if len(values) == 1:
+    """Returns [low, high], or a dash for fewer than three seeds: of two it would be their range."""
+    if len(values) < 3:
         return "–"
     scale = np.abs(values).max()
     low, high = bootstrap(values)
@@ -647,7 +647,7 @@ def table_row(
     """Returns a group's line of the table."""
     scale = np.abs(finals).max()
     mean = number(finals.mean(), scale)
-    band = interval(finals) if len(finals) > 2 else "–"  # Of two seeds it would be their range.
+    band = interval(finals)
     middle = number(iqm(finals), scale)
     training = number(mean_over_training(steps, returns), scale)
     reached = [first_step(steps, seed, threshold) for seed in returns]
