@@ -66,13 +66,14 @@ def test_the_page_says_what_was_measured():
 
 
 def test_a_table_by_hand(monkeypatch):
-    """Two seeds each: the change is better in three of four pairs."""
-    monkeypatch.setitem(ablation.TABLE, "envs", {"X": {"seeds": "1-2"}})
-    rows = [("nothing", 1, 1.0), ("nothing", 2, 3.0), ("clip", 1, 2.0), ("clip", 2, 4.0)]
+    """Three seeds each: the change is better in six of nine pairs."""
+    monkeypatch.setitem(ablation.TABLE, "envs", {"X": {"seeds": "1-3"}})
+    returns = {"nothing": (1.0, 3.0, 2.0), "clip": (2.5, 4.0, 1.5)}
+    rows = [(change, seed, x) for change, xs in returns.items() for seed, x in enumerate(xs, 1)]
     rows = [dict(env="X", change=c, seed=str(s), whole=str(x), evaluation=str(x)) for c, s, x in rows]
     monkeypatch.setattr(ablation, "read_dicts", lambda _: rows)
     lines = ablation.table("X").splitlines()
-    assert lines[2].startswith("| D08 | no clip | 3.00 [") and lines[2].endswith("| 0.75 | 0.67 |")
+    assert lines[2].startswith("| D08 | no clip | 2.67 [") and lines[2].endswith("| 0.67 | 0.7 |")
     assert lines[3].startswith("| | nothing changed | 2.00 [") and len(lines) == 4
     monkeypatch.setattr(ablation, "read_dicts", lambda _: rows[1:])
     assert ablation.table("X").splitlines() == lines[:2]
