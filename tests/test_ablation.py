@@ -70,10 +70,10 @@ def test_a_table_by_hand(monkeypatch):
     monkeypatch.setitem(ablation.TABLE, "envs", {"X": {"seeds": "1-3"}})
     returns = {"nothing": (1.0, 3.0, 2.0), "clip": (2.5, 4.0, 1.5)}
     rows = [(change, seed, x) for change, xs in returns.items() for seed, x in enumerate(xs, 1)]
-    rows = [dict(env="X", change=c, seed=str(s), whole=str(x), evaluation=str(x)) for c, s, x in rows]
+    rows = [dict(env="X", change=c, seed=str(s), whole=str(x), evaluation=str(x + 10)) for c, s, x in rows]
     monkeypatch.setattr(ablation, "read_dicts", lambda _: rows)
     lines = ablation.table("X").splitlines()
-    assert lines[2].startswith("| D08 | no clip | 2.67 [") and lines[2].endswith("| 0.67 | 0.7 |")
+    assert lines[2] == "| D08 | no clip | 2.67 [1.50, 4.00] | 12.7 [11.5, 14.0] | 0.67 | 0.7 |"
     assert lines[3].startswith("| | nothing changed | 2.00 [") and len(lines) == 4
     monkeypatch.setattr(ablation, "read_dicts", lambda _: rows[1:])
     assert ablation.table("X").splitlines() == lines[:2]

@@ -67,7 +67,7 @@ def steps_of(place):
 
 
 @pytest.mark.long
-def test_it_finds_what_is_good_and_stops_what_is_not(place, monkeypatch):
+def test_it_stops_what_is_not_good_and_reports_the_best(place, monkeypatch):
     """Shown on other seeds, beside the default flags; a command ends it, that can be pasted.
 
     The first rates are given, since those drawn may all be better than the median of what came before.
